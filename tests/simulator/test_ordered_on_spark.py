@@ -9,14 +9,18 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.simulator.ordered import SHAPES, simulate
+from tests.simulator.ordered import simulate
+from tests.simulator.ordered_shapes import SHAPES
+from tupletree.runtimes.spark.settle.epoch_order import EpochOrder
 from tupletree.testing.spark_protocol import ProtocolFaults
 
 SEEDS = range(120)
 SHARES = 4
+QUIET = ProtocolFaults(crashes=0, executor=0.0, twice=0.0, job=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +58,28 @@ def test_what_is_committed_is_in_order_under_every_seed(place: Path, share: int)
     totals = simulate_all(SEEDS[share::SHARES], place)
     assert totals["machine"] > 4
     assert totals["process"] > 2
+    assert totals["replayed"] > 2
+
+
+def test_so_it_is_although_calls_are_made_in_another_order_and_what_they_did_is_put_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without this the tests above would say nothing."""
+    totals: Counter[str] = Counter()
+    judge = EpochOrder.behind
+
+    def behind(order: EpochOrder, *run: Any) -> set[int]:
+        found = judge(order, *run)
+        totals["put back"] += len(found)
+        return found
+
+    monkeypatch.setattr(EpochOrder, "behind", behind)
+    for seed in range(2, 12):
+        folder = place / str(seed)
+        folder.mkdir()
+        totals.update(simulate(seed, folder, QUIET, "crossed").counts)
+    assert totals["put back"] > 20
+    assert totals["wrong order at one"] + totals["wrong order at two"] > 20
 
 
 @pytest.mark.nightly
@@ -61,9 +87,6 @@ def test_what_is_committed_is_in_order_under_every_seed(place: Path, share: int)
 def test_so_it_is_under_two_thousand_seeds(place: Path, share: int) -> None:
     """Without jobs that fail: four in a row end a run, which is not looked for here."""
     simulate_all(range(2000)[share::20], place, ProtocolFaults(job=0.0))
-
-
-QUIET = ProtocolFaults(crashes=0, executor=0.0, twice=0.0, job=0.0)
 
 
 @pytest.mark.parametrize("shape", [one.__name__ for one in SHAPES])

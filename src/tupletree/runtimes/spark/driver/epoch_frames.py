@@ -45,8 +45,9 @@ class SpoutTask:
     """One spout task in the driver: the user's object and what it gave that has no epoch yet.
 
     `number` is its number in the accounts and the journal: the task's id at the first start on the state directory. The
-    id itself changes when other components get more tasks or fewer. `made`, where the stream carries it: the numbers of
-    `roots` in the order of making, then those of `untracked`. `cut`: by root, the start of messages that are too long.
+    id itself changes when other components get more tasks or fewer. `made`, while an epoch is cut, where the
+    stream carries it or something comes from here to an ordered input: the numbers of `roots`, then, where the stream
+    carries it, those of `untracked`. `cut`: by root, the start of messages that are too long.
     `active`: the last that the spout was told.
     """
 
@@ -160,8 +161,7 @@ class EpochFrameMaker:
         """Messages that failed before any bolt saw them.
 
         A value that cannot be encoded cannot wait for another attempt either: it could not be read back from the
-            journal,
-        and no attempt could send it.
+        journal, and no attempt could send it.
         """
         codec = self._codecs[spout.name, spout.stream]
         found: list[Unsendable] = []

@@ -85,8 +85,8 @@ WAKE: Final = 8  # says to each stage which place its partition is; carries noth
 SPLIT: Final = 10  # a piece of a source that this partition is to read
 UNREADABLE: Final = 11  # why a piece could not be read
 UNSTORABLE: Final = 9  # a component whose state cannot be stored as this run left it
-BEHIND: Final = 13  # roots that such a component did not work on, because they are behind something that waits
 ARRIVED: Final = 12  # which messages had which keys at a component with an ordered input
+BEHIND: Final = 13  # roots that such a component did not work on, because they are behind something that waits
 
 FRAME_BYTES = 16 * 1024 * 1024
 """A longer frame is halved: Spark takes rows of up to 2 GB, but holds several of them at a time."""

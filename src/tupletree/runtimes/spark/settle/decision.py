@@ -189,7 +189,7 @@ class _Deciding:
         key_table = accounts.key_table
         if settlement.order is not None:
             key_table, later = settlement.order.after({**retries, **put_back}, put_back)
-            put_back = {root: later.get(root, put_back[root]) for root in settlement.order.sorted(put_back)}
+            put_back = {root: later.get(root, put_back[root]) for root in settlement.order.by_number(put_back)}
         for root, due_s in put_back.items():
             self._pending.put_back(root, due_s)
         verdicts = self._verdicts

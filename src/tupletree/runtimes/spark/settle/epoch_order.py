@@ -208,7 +208,7 @@ class EpochOrder:
                 table[task, number] = table[task, number]._replace(due_s=due)
         return table, final
 
-    def sorted(self, roots: Iterable[int]) -> list[int]:
+    def by_number(self, roots: Iterable[int]) -> list[int]:
         """These roots in the order of their messages."""
         return sorted(roots, key=lambda root: self._place_of.get(root, (-1, 0))[1])
 
