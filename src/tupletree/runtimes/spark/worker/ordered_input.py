@@ -73,7 +73,6 @@ class OrderedInput:
         self._hashes: dict[Any, int] = {}
         self._arrived: list[wire.Arrivals] = []
         self._keys_by_root: dict[int, list[int]] | None = None
-        self._latest: dict[int, int] = {}
 
     @classmethod
     def of(
@@ -111,10 +110,11 @@ class OrderedInput:
             edges: of the run; entered for the frames that are laid out anew.
         """
         tuples, decoded = Tuples(), Decoded(queued, self._left_out)
+        latest: dict[int, int] = {}
         for index in range(len(decoded)):
             frame, each = decoded.at(index)
             hashes = self._note(frame, each)
-            tuples.add(frame, self._numbers(frame), hashes if self._one_by_one else None)
+            tuples.add(frame, self._numbers(frame, latest), hashes if self._one_by_one else None)
         if not self._one_by_one and tuples.is_in_order:
             return None
         return LinedUp.of(decoded, tuples, skip, edges, self._place, by_source=self._by_source)
@@ -131,10 +131,10 @@ class OrderedInput:
         first[1:] = (roots[1:] != roots[:-1]) | (hashes[1:] != hashes[:-1])
         return roots[first], hashes[first]
 
-    def _numbers(self, frame: Frame) -> I64:
+    def _numbers(self, frame: Frame, latest: dict[int, int]) -> I64:
         """The number of each tuple: of several messages the latest, as none may come before one of its own.
 
-        What belongs to no message stays behind all that its sender had sent before it.
+        What belongs to no message stays behind all that its sender had sent before it (`latest`, by sender).
         """
         ends = np.array([0, *frame.ends], dtype=np.int64)
         widths = ends[1:] - ends[:-1]
@@ -145,8 +145,8 @@ class OrderedInput:
             numbers = np.array([max(one.tolist(), default=0) for one in found], dtype=np.int64)
         numbers = np.repeat(numbers, widths)
         if frame.size:
-            newest = np.maximum.accumulate(np.maximum(numbers, self._latest.get(frame.source, 0)))
-            self._latest[frame.source] = int(newest[-1])
+            newest = np.maximum.accumulate(np.maximum(numbers, latest.get(frame.source, 0)))
+            latest[frame.source] = int(newest[-1])
             numbers = np.where(numbers == 0, newest, numbers)
         return numbers
 
