@@ -38,13 +38,26 @@ def free_port() -> int:
         return port
 
 
+class Watcher:
+    """Kills a process, or a group by its negative number, if this process dies without having ended it."""
+
+    def __init__(self, target: int) -> None:
+        command = ["sh", "-c", 'read _; kill -s KILL -- "$0"', str(target)]  # it reads to the end, which is ours
+        self._shell = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def dismiss(self) -> None:
+        self._shell.kill()
+        self._shell.communicate()
+
+
 class Server:
-    """A server that can be killed and started again."""
+    """A server that can be killed and started again. It does not outlive this process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
+        self.watcher: Watcher | None = None
 
     def run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
         """Start it, and return when it answers."""
@@ -56,6 +69,7 @@ class Server:
             stderr=subprocess.DEVNULL,
             start_new_session=environment is not None,  # a kill meets what it started, too
         )
+        self.watcher = Watcher(self.process.pid if environment is None else -self.process.pid)
         ends_s = time.monotonic() + 60
         while time.monotonic() < ends_s:
             assert self.process.poll() is None, "the server ended at once"
@@ -66,6 +80,9 @@ class Server:
         raise AssertionError("the server does not answer")
 
     def kill(self) -> None:
+        if self.watcher is not None:
+            self.watcher.dismiss()
+            self.watcher = None
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
@@ -191,6 +208,7 @@ class RabbitServer(Server):
         if self.mapper is None:  # started by the server it would be a daemon that nobody ends
             command = [shutil.which("epmd") or "epmd", "-port", self.environment["ERL_EPMD_PORT"]]
             self.mapper = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL)
+            self.mapper_watcher = Watcher(self.mapper.pid)
             until(self._is_mapped)
         self.run([self.program], self.environment)
 
@@ -211,6 +229,7 @@ class RabbitServer(Server):
     def end(self) -> None:
         self.kill()
         if self.mapper is not None:
+            self.mapper_watcher.dismiss()
             self.mapper.kill()
             self.mapper.wait()
 
