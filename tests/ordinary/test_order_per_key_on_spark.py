@@ -17,7 +17,7 @@ import pytest
 
 from tests.spark.conftest import run_topology, start_topology
 from tests.until import until
-from tupletree import Collector, Emit, KeyedState, PermanentError, Spout, Topology, bolt
+from tupletree import Collector, Emit, KeyedState, PermanentError, Spout, Topology, Window, bolt, window_bolt
 from tupletree.errors import EndOfInput, TopologyError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.api import Summary
@@ -309,6 +309,34 @@ def test_what_waits_when_an_ordered_input_is_added_is_earlier_than_all_that_come
     assert summary.dead == 0
     rows = sorted((row["place"], row["number"]) for row in read_rows(tmp_path / "out"))
     assert [number for _, number in rows] == [1, 3, 0, 2, 4, 5, 6, 7]
+
+
+@bolt
+def first_only(placed: Placed) -> Placed | None:
+    return placed if placed.number == 0 else None
+
+
+@window_bolt(count=50, extend_timeout=True)
+def gather(window: Window[Placed]) -> None:
+    return None
+
+
+def test_the_newest_row_is_known_by_its_number_where_earlier_ones_wait_for_a_window(
+    run_topology: Any, tmp_path: Path
+) -> None:
+    """The row of the first message is published last, as a window keeps that to the end."""
+    WORLDS["window"] = World()
+    t = Topology("ordered")
+    source = t.spout("events", items([Event("window", "a", number) for number in range(8)]))
+    counted = t.bolt("count", count, parallelism=1).fields(source, "key", ordered=True)
+    t.bolt("gather", gather, parallelism=1).global_(t.bolt("first", first_only).shuffle(counted))
+    t.sink("out", jsonl(tmp_path / "out", made=True), parallelism=1).shuffle(counted)
+    summary = run_topology(t, tmp_path / "state", epoch_max_messages=2)
+    assert summary.acked == 8
+    rows = [*read_rows(tmp_path / "out")]
+    assert [row["number"] for row in sorted(rows, key=lambda row: row["place"])] == [*range(8)], "the calls"
+    assert [row["number"] for row in sorted(rows, key=lambda row: row["_made"])] == [*range(8)]
+    assert [row["number"] for row in read_rows(tmp_path / "out", latest_by="key")] == [7]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
