@@ -19,6 +19,7 @@ from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
 from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.settle.epoch_order import Arrived, EpochOrder, Ordering
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
+from tupletree.runtimes.spark.worker import lined_up
 from tupletree.runtimes.spark.worker.edges import Edges
 from tupletree.runtimes.spark.worker.ordered_input import OrderedInput
 from tupletree.sinks import jsonl
@@ -113,6 +114,36 @@ def test_what_comes_in_any_order_is_worked_in_that_of_its_messages_and_every_edg
     )
     assert len(judgement.open_) == 0
     assert not {*judgement.unknown.tolist()} & {root for root in range(1, 13) if root not in skip}
+
+
+def test_frames_that_alternate_are_decoded_a_few_times_however_many_tuples_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is held of them is less than both; each is decoded once for so many tuples that are laid out."""
+    monkeypatch.setattr(lined_up, "DECODED_TUPLES", 100)
+    monkeypatch.setattr(lined_up, "FRAME_TUPLES", 10)
+    odd = frame(11, *((number, "a") for number in range(1, 400, 2)))
+    even = frame(12, *((number, "a") for number in range(2, 401, 2)))
+
+    class Counted(Frames):
+        asked = 0
+
+        def at(self, index: int) -> Frame:
+            self.asked += 1
+            return super().at(index)
+
+    frames, edges = Counted([odd, even]), Edges()
+    openings = openings_of(frames)
+    found = ordered_input().line_up(frames, set(), edges)
+    assert found is not None
+    worked = [*found]
+    assert numbers(worked) == [*range(1, 401)]
+    assert frames.asked < 50
+    for one in worked:
+        edges.ended(one.id, one.roots)
+    entries = edges.entries()
+    assert entries is not None
+    assert len(judge(openings, [entries], np.array([], dtype=np.uint64)).open_) == 0
 
 
 def test_each_key_of_each_message_is_told_once_also_of_what_has_failed_but_not_of_what_is_left_out() -> None:

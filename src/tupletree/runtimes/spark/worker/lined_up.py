@@ -7,10 +7,10 @@ as columns; the frames that they came in are decoded again as they are needed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import pairwise
-from typing import Any, Protocol
+from itertools import pairwise, repeat
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from tupletree.runtimes.spark.format.epoch_messages import I64
 from tupletree.runtimes.spark.worker.edges import Edges
 
 __all__ = ["Decoded", "LinedUp", "Queued", "Tuples", "root_of_each"]
+
+T = TypeVar("T")
 
 FRAME_TUPLES = 4096
 """So many tuples at the most are worked as one frame."""
@@ -186,42 +188,69 @@ class LinedUp:
         for start, stop in pairwise(bounds):
             for at in range(start, stop, FRAME_TUPLES):
                 end = min(at + FRAME_TUPLES, stop)
-                edge = mix64(*place, len(self._parts))
-                self._parts.append((edge, at, end))
-                edges.sent(edge, wire.root_array(self._roots(at, end)))
+                self._parts.append((mix64(*place, len(self._parts)), at, end))
+        for parts in self._together():
+            begin = parts[0][1]
+            roots = self._picked(begin, parts[-1][2], lambda _, each: each)
+            for edge, at, end in parts:
+                edges.sent(edge, wire.root_array(roots[at - begin : end - begin]))
 
     def __len__(self) -> int:
         return len(self._parts)
 
     def __iter__(self) -> Iterator[Frame]:
-        for edge, start, stop in self._parts:
-            yield self._frame(edge, start, stop)
+        for parts in self._together():
+            begin, stop = parts[0][1], parts[-1][2]
+            # One pass over the frames for all of these parts: they may alternate from tuple to tuple.
+            tuples = self._picked(
+                begin, stop, lambda frame, each: [*zip(frame.values, each, _made(frame), strict=True)]
+            )
+            for edge, at, end in parts:
+                like, _ = self._decoded.at(int(self._frames[at]))
+                yield _frame(like, edge, tuples[at - begin : end - begin])
         self._decoded.forget()
 
-    def _roots(self, start: int, stop: int) -> Sequence[Root]:
-        return [self._decoded.at(frame)[1][position] for frame, position in self._places(start, stop)]
+    def _together(self) -> Iterator[list[tuple[int, int, int]]]:
+        """The parts, in groups of no more than so many tuples."""
+        group: list[tuple[int, int, int]] = []
+        for part in self._parts:
+            if group and part[2] - group[0][1] > DECODED_TUPLES:
+                yield group
+                group = []
+            group.append(part)
+        if group:
+            yield group
 
-    def _places(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        return zip(self._frames[start:stop].tolist(), self._positions[start:stop].tolist(), strict=True)
+    def _picked(self, start: int, stop: int, of: Callable[[Frame, list[Root]], Sequence[T]]) -> list[T]:
+        """What `of` gives for each tuple of a frame, of these tuples; each of their frames is decoded once."""
+        found: list[Any] = [None] * (stop - start)
+        frames, positions = self._frames[start:stop], self._positions[start:stop]
+        order = np.argsort(frames, kind="stable")
+        starts = np.flatnonzero(np.diff(frames[order], prepend=-1))
+        for begin, end in pairwise([*starts.tolist(), len(order)]):
+            mine = order[begin:end]
+            given = of(*self._decoded.at(int(frames[mine[0]])))
+            for at, position in zip(mine.tolist(), positions[mine].tolist(), strict=True):
+                found[at] = given[position]
+        return found
 
-    def _frame(self, edge: int, start: int, stop: int) -> Frame:
-        like, _ = self._decoded.at(int(self._frames[start]))
-        values: list[Any] = []
-        roots: list[Root] = []
-        ends: list[int] = []
-        made: list[int] | None = None if like.made is None else []
-        for index, position in self._places(start, stop):
-            frame, each = self._decoded.at(index)
-            values.append(frame.values[position])
-            root = each[position]
-            if roots and root != UNTRACKED and roots[-1] == root:
-                ends[-1] = len(values)
-            else:
-                roots.append(root)
-                ends.append(len(values))
-            if made is not None and frame.made is not None:
-                made.append(frame.made[position])
-        return Frame(like.task, like.component, like.stream, values, roots, ends, edge, made, like.source)
+
+def _made(frame: Frame) -> Iterable[int | None]:
+    return repeat(None, frame.size) if frame.made is None else frame.made
+
+
+def _frame(like: Frame, edge: int, tuples: Sequence[tuple[Any, Root, int | None]]) -> Frame:
+    roots: list[Root] = []
+    ends: list[int] = []
+    for at, (_, root, _) in enumerate(tuples, 1):
+        if roots and root != UNTRACKED and roots[-1] == root:
+            ends[-1] = at
+        else:
+            roots.append(root)
+            ends.append(at)
+    values = [value for value, _, _ in tuples]
+    made = None if like.made is None else [number for _, _, number in tuples if number is not None]
+    return Frame(like.task, like.component, like.stream, values, roots, ends, edge, made, like.source)
 
 
 def _joined(parts: list[I64]) -> I64:
