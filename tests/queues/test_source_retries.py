@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import pytest
 from msgspec.structs import replace
 
-from tests.queues.servers import nats_server, redis_server
+from tests.queues.servers import RabbitServer, nats_server, redis_server
 from tests.queues.test_sources_and_sinks import CONTEXT, RUNTIMES, Order, Runner, ids_of
 from tupletree import EndOfInput, Topology, bolt
 from tupletree.queues import Depth, Message, open_queue
@@ -68,6 +69,64 @@ def test_a_message_that_fails_once_is_worked_again_before_the_input_ends_and_not
         assert (ended.acked, ended.dead, ended.open) == (5, 0, 0)
         assert Counter({0: 1, 1: 1, 2: 1, 3: 2, 4: 1}) == WORKED
         assert inbound.lease(10, wait_s=2.0) == []  # longer than the delay of a first failure
+        assert (inbound.depth().ready, inbound.depth().dead) == (0, 0)
+
+
+DROPS: list[Callable[[], None]] = []
+
+
+@bolt
+def fails_at_first(order: Order) -> None:
+    """Fails every fifth order at its first attempt; meanwhile connections drop."""
+    WORKED[order.number] += 1
+    if WORKED.total() in {250, 600, 1000} and DROPS:
+        DROPS.pop()()
+    if order.number % 5 == 0 and WORKED[order.number] == 1:
+        raise ValueError("the service had a moment")
+
+
+@RUNTIMES
+def test_what_fails_while_connections_drop_is_worked_again_and_the_queue_is_empty_in_the_end(
+    rabbitmq: RabbitServer, tmp_path: Path, runtime: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tupletree.queues.rabbitmq.client import Link, RabbitClient
+
+    WORKED.clear()
+    links: list[Link] = []
+    connected = RabbitClient._connected
+
+    async def connect(self: RabbitClient) -> Link:
+        link = await connected(self)
+        if link not in links:
+            links.append(link)
+        return link
+
+    def drop() -> None:
+        for link in links:
+            if link.connection.is_open:
+                link.connection._transport._sock.shutdown(socket.SHUT_RDWR)
+
+    monkeypatch.setattr(RabbitClient, "_connected", connect)
+    DROPS[:] = [drop] * 3
+    count = 1000
+    url = f"{rabbitmq.url}?queue=drops-{runtime.__name__}"
+
+    def make() -> Topology:
+        t = Topology("retrying")
+        orders = t.spout("orders", queue(url, Order, follow=False), replay="source")
+        t.bolt("fails_at_first", fails_at_first).shuffle(orders)
+        return t
+
+    with open_queue(url) as inbound:
+        inbound.publish([Message(id=f"m{n}", body=b'{"number":%d,"pears":1}' % n) for n in range(count)])
+    ended = runtime(make(), tmp_path)
+    assert not DROPS
+    assert (ended.dead, ended.open) == (0, 0)
+    assert {*WORKED} == {*range(count)}
+    assert all(WORKED[number] >= 2 for number in range(0, count, 5))
+    with open_queue(url) as inbound:
+        while inbound.depth().ready:  # came back when the input had ended
+            assert runtime(make(), tmp_path).dead == 0
         assert (inbound.depth().ready, inbound.depth().dead) == (0, 0)
 
 
