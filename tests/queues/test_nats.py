@@ -146,7 +146,7 @@ def test_the_length_of_a_lease_is_the_queue_s_whoever_opens_it_with_another(serv
 
 
 def test_a_lease_is_kept_up_again_after_an_outage(caplog: pytest.LogCaptureFixture) -> None:
-    with nats_server() as server, open_queue(f"{server.url}?queue=k&lease_s=2&timeout_s=1") as queue:
+    with nats_server() as server, open_queue(f"{server.url}?queue=k&lease_s=4&timeout_s=1") as queue:
         queue.publish([Message(id="a")])
         assert queue.lease(1, lease_s=60)
         server.kill()
@@ -155,7 +155,7 @@ def test_a_lease_is_kept_up_again_after_an_outage(caplog: pytest.LogCaptureFixtu
             time.sleep(0.05)  # a thread of the connection meets a dead server
         server.start()
         with connect(server.url) as other:
-            assert not other.lease("k", 1, wait_s=4)
+            assert not other.lease("k", 1, wait_s=6)
 
 
 def test_a_header_that_only_looks_like_ours_blocks_nothing(server: NatsServer) -> None:
