@@ -194,7 +194,7 @@ def test_callbacks_before_the_commit_are_caught(place: Path, monkeypatch: pytest
     monkeypatch.setattr(Incarnation, "open", open_)
 
     def tell(_engine: Engine, decision: EpochDecision) -> None:
-        now[0]._callbacks.tell(decision.verdicts)
+        now[0]._callbacks.tell(decision.outcomes)
 
     before_the_commit(monkeypatch, tell)
     broken = caught(place)

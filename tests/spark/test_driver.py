@@ -33,7 +33,7 @@ from tupletree.runtimes.spark.format.entries import Counters, DeadEntry, EpochHe
 from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.format.program import EpochControl, Program, codecs_of
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
 from tupletree.runtimes.spark.settle.outages import Outages
@@ -107,7 +107,7 @@ def test_an_epoch_that_was_cut_at_the_end_of_input_gives_up_nothing_that_the_sou
 ) -> None:
     ahead = source.record(1)
     loop = source.loop(source.record(0), ahead)
-    loop._verdicts.append(EpochVerdicts(0, source_retries=[SourceRetry(source.task, "m", 2, FAILURE, 7)]))
+    loop._outcomes.append(EpochOutcomes(0, source_retries=[SourceRetry(source.task, "m", 2, FAILURE, 7)]))
     loop._call_back()
     assert source.script.failed == [("m", FAILURE)]
     assert ahead.header.ended == []

@@ -27,7 +27,7 @@ from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.driver.progress import EpochProgress
 from tupletree.runtimes.spark.incarnation import Incarnation, RunSettings, Surroundings, claim
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
 from tupletree.runtimes.spark.settle.plan_runner import Backend, SparkBackend
@@ -318,17 +318,17 @@ class SparkRun(RunHandle):
     def _events(self, incarnation: Incarnation) -> LoopEvents:
         epochs = EpochProgress(incarnation.parts, incarnation.spouts)
 
-        def told(record: EpochRecord, verdicts: EpochVerdicts) -> None:
+        def told(record: EpochRecord, outcomes: EpochOutcomes) -> None:
             totals = incarnation.parts.accounts.totals
             self._dead_guard.look(totals.acked, totals.dead)
             self._code.look(self._clock.monotonic())
-            for stats in verdicts.reports.stats:
+            for stats in outcomes.reports.stats:
                 self._late.update(stats.late)
                 for bolt, done in stats.work.items():
                     self._work.add(bolt, done)
-            self.reports.report(epochs.of(record, verdicts, self._outages.shown()))
+            self.reports.report(epochs.of(record, outcomes, self._outages.shown()))
 
-        return LoopEvents(lambda one: self._rates.settled(one.acked, one.rows, one.rows_latency_s), told)
+        return LoopEvents(lambda one: self._rates.settled(one.acked, one.acked_rows, one.acked_rows_latency_s), told)
 
     def _run_loop(self, loop: Loop, incarnation: Incarnation) -> None:
         try:

@@ -24,7 +24,7 @@ from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.incarnation import Incarnation, RunSettings, Surroundings, claim
-from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.engine import Engine
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
@@ -279,13 +279,13 @@ class _SteppedSettling:
         self._engine = engine
         self._step_loop = step_loop
         self._records: deque[EpochRecord] = deque()
-        self._on_settled: Callable[[EpochVerdicts], None] = lambda _: None
+        self._on_settled: Callable[[EpochOutcomes], None] = lambda _: None
 
     @property
     def has_work(self) -> bool:
         return bool(self._records)
 
-    def listen(self, on_settled: Callable[[EpochVerdicts], None], wake: Callable[[], None]) -> None:  # noqa: ARG002 - nothing waits
+    def listen(self, on_settled: Callable[[EpochOutcomes], None], wake: Callable[[], None]) -> None:  # noqa: ARG002 - nothing waits
         self._on_settled = on_settled
 
     def start(self) -> None:

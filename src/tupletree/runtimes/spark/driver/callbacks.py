@@ -24,7 +24,7 @@ from tupletree.runtimes.spark.format.entries import SettleEntry, read_epoch
 from tupletree.runtimes.spark.format.inputs import unread_inputs
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
-from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.topology.components import Spout
@@ -117,31 +117,31 @@ class Callbacks:
         for spout in self._flushed:
             self._call(spout, spout.spout.flush)
 
-    def tell(self, verdicts: EpochVerdicts) -> list[int]:
+    def tell(self, outcomes: EpochOutcomes) -> list[int]:
         """Make the callbacks of one epoch; then its messages are confirmed by their sources.
 
         Returns the spout tasks that were asked to emit something again. Raises Closing if the run ends first.
         """
         spouts = self._spouts
         if self._takes_acks:
-            for acked in verdicts.acked:
+            for acked in outcomes.acked:
                 spout = spouts[acked.spout_task]
                 self._call(spout, spout.spout.ack, acked.message_id)
-        for died in verdicts.died:
+        for died in outcomes.died:
             # Final: a source that retries by itself must not emit this message again.
             final = replace(died.failure, permanent=True)
             self._call(spouts[died.spout_task], spouts[died.spout_task].spout.fail, died.message_id, final)
-        for retry in verdicts.source_retries:
+        for retry in outcomes.source_retries:
             spout = spouts[retry.spout_task]
             self._call(spout, spout.spout.fail, retry.message_id, retry.failure)
             self._intake.ask_again(retry.spout_task)
         if any(spout.position is None for spout in spouts.values()):
-            told: list[Acked | Died] = [*verdicts.acked, *verdicts.died]
+            told: list[Acked | Died] = [*outcomes.acked, *outcomes.died]
             with self._accounts.lock:
                 for one in told:
                     if self._intake.was_delivered(one.spout_task, one.message_id):
                         self._accounts.pending.confirm(one.spout_task, one.message_id)
-        return [retry.spout_task for retry in verdicts.source_retries]
+        return [retry.spout_task for retry in outcomes.source_retries]
 
     def _call(self, spout: SpoutTask, callback: Callable[..., None], *what: Any) -> None:
         """Make a callback, again while its source is not available."""

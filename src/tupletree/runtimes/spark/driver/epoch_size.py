@@ -62,15 +62,15 @@ class EpochSize:
         average = size_bytes / messages
         self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
 
-    def settled(self, messages: int, run_s: float, *, shrunk: bool) -> None:
+    def settled(self, messages: int, run_s: float, *, was_split: bool) -> None:
         """Note an epoch that was settled.
 
         Args:
             messages: how many it had.
             run_s: how long its runs took.
-            shrunk: it had to be split.
+            was_split: it had to be split.
         """
-        if shrunk:
+        if was_split:
             self.limit = max(1, self.limit // STEP_BACK)
         elif self._is_paced and run_s > PACED_S:
             self.limit = max(1, min(self.limit, int(messages * PACED_S / run_s)))

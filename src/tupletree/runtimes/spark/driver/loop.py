@@ -23,7 +23,7 @@ from tupletree.runtimes.spark.driver.retention import sweep_epochs, sweep_orphan
 from tupletree.runtimes.spark.driver.settling_thread import Settling
 from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.format.entries import write_epoch
-from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.settle.shutdown import Closing
@@ -45,8 +45,8 @@ class LoopEvents:
         told: its callbacks are made, for its progress record.
     """
 
-    settled: Callable[[EpochVerdicts], None] = lambda _: None
-    told: Callable[[EpochRecord, EpochVerdicts], None] = lambda _, __: None
+    settled: Callable[[EpochOutcomes], None] = lambda _: None
+    told: Callable[[EpochRecord, EpochOutcomes], None] = lambda _, __: None
 
 
 @dataclass
@@ -96,7 +96,7 @@ class Loop:
         self._records = {record.epoch: record for record in recovered.records}
         self._next_epoch = recovered.next_epoch
         self._events = events
-        self._verdicts: deque[EpochVerdicts] = deque()
+        self._outcomes: deque[EpochOutcomes] = deque()
         self._pulling = Steps()  # since the last epoch was cut
         self._wake = threading.Event()
         self._last_drained = False
@@ -135,10 +135,10 @@ class Loop:
         """Give what is pulled to no epoch until `set_active`. A stop leaves it to the next start, if possible."""
         self._holds_buffer = True
 
-    def _settled(self, verdicts: EpochVerdicts) -> None:
+    def _settled(self, outcomes: EpochOutcomes) -> None:
         """An epoch is committed; called by the settling thread."""
-        self._events.settled(verdicts)
-        self._verdicts.append(verdicts)
+        self._events.settled(outcomes)
+        self._outcomes.append(outcomes)
 
     # --- the loop itself --------------------------------------------------------------------------------------
 
@@ -314,29 +314,29 @@ class Loop:
 
     def _call_back(self) -> bool:
         """Make the callbacks of what was settled; whether there were any."""
-        told = self._callbacks.tell_again() or bool(self._verdicts)
+        told = self._callbacks.tell_again() or bool(self._outcomes)
         self._callbacks.flush()
-        while self._verdicts:
-            verdicts = self._verdicts.popleft()
-            record = self._records[verdicts.epoch]
+        while self._outcomes:
+            outcomes = self._outcomes.popleft()
+            record = self._records[outcomes.epoch]
             crash_point("callbacks.before")
             with record.steps.measure("callbacks"):
-                asked = self._callbacks.tell(verdicts)
+                asked = self._callbacks.tell(outcomes)
                 self._callbacks.flush()
             for task in asked:
                 for ahead in self._records.values():  # the next epoch may be cut already, when the input is over
                     ahead.reopen(task)
             crash_point("callbacks.after")
-            self._events.told(record, verdicts)
+            self._events.told(record, outcomes)
             if record.header.drain:
-                self._last_drained = verdicts.drained
-            del self._records[verdicts.epoch]
+                self._last_drained = outcomes.drained
+            del self._records[outcomes.epoch]
             messages = record.size
-            self._intake.size.settled(messages, record.steps.ms.get("run", 0.0) / 1000.0, shrunk=verdicts.shrunk)
+            self._intake.size.settled(messages, record.steps.ms.get("run", 0.0) / 1000.0, was_split=outcomes.was_split)
             self._look_ahead()
-            self._settling.calls_made(verdicts.epoch)
-            if verdicts.wrote_base:
-                self._sweep(verdicts.epoch)
+            self._settling.calls_made(outcomes.epoch)
+            if outcomes.wrote_base:
+                self._sweep(outcomes.epoch)
         return told
 
     def _sweep(self, base: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tupletree.bolts.failures import safe_text
 from tupletree.runtimes.progress import ProgressRecord, counts_since, rows_since, slowest
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
-from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.tracking.outages import ShownOutage
@@ -36,7 +36,7 @@ class EpochProgress:
         self._before_s = clock.monotonic()
         self._watermarks: dict[int, int] = {}
 
-    def of(self, record: EpochRecord, verdicts: EpochVerdicts, outages: Sequence[ShownOutage] = ()) -> ProgressRecord:
+    def of(self, record: EpochRecord, outcomes: EpochOutcomes, outages: Sequence[ShownOutage] = ()) -> ProgressRecord:
         """The record of an epoch that is settled and published; called before the next one may be."""
         accounts, now_s = self._accounts, self._clock.monotonic()
         with accounts.lock:
@@ -48,16 +48,16 @@ class EpochProgress:
             open_trees = len(accounts.trees)
         seconds = max(1e-6, now_s - self._before_s)
         self._before, self._before_s = totals, now_s
-        states = verdicts.reports.states
-        for stats in verdicts.reports.stats:
+        states = outcomes.reports.states
+        for stats in outcomes.reports.stats:
             self._watermarks.update(stats.watermarks)
         return ProgressRecord(
             topology=self._plan.spec.name,
             runtime="spark",
             run_id=self._run_id,
-            epoch=verdicts.epoch,
+            epoch=outcomes.epoch,
             generation=self._generation,
-            runs=verdicts.runs,
+            runs=outcomes.runs,
             time_s=self._clock.wall(),
             seconds=seconds,
             **counts_since(before, totals, seconds),
@@ -70,7 +70,7 @@ class EpochProgress:
             open_trees=open_trees,
             pending=pending,
             oldest_s=None if oldest_s is None else max(0.0, now_s - oldest_s),
-            late=sum(sum(stats.late.values()) for stats in verdicts.reports.stats),
+            late=sum(sum(stats.late.values()) for stats in outcomes.reports.stats),
             watermarks=slowest((self._plan.tasks[task].component, at_us) for task, at_us in self._watermarks.items()),
             outages=[*outages],
             holds=[*accounts.holds(now_s - self._clock.wall())],

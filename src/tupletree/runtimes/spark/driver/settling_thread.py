@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from tupletree.runtimes.spark.settle.decision import EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.engine import Engine
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
@@ -34,7 +34,7 @@ class Settling(Protocol):
     fault: BaseException | None
     called_back: int
 
-    def listen(self, on_settled: Callable[[EpochVerdicts], None], wake: Callable[[], None]) -> None:
+    def listen(self, on_settled: Callable[[EpochOutcomes], None], wake: Callable[[], None]) -> None:
         """Before `start`: what is called with each settled epoch, in the settling thread, and after each change."""
 
     def start(self) -> None:
@@ -78,14 +78,14 @@ class SettlingThread:
         self.called_back = called_back
         self._engine = engine
         self._runner = runner
-        self._on_settled: Callable[[EpochVerdicts], None] = lambda _: None
+        self._on_settled: Callable[[EpochOutcomes], None] = lambda _: None
         self._wake: Callable[[], None] = lambda: None
         self._records: deque[EpochRecord] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._thread = threading.Thread(target=self._main, name="tupletree-settling", daemon=True)
 
-    def listen(self, on_settled: Callable[[EpochVerdicts], None], wake: Callable[[], None]) -> None:
+    def listen(self, on_settled: Callable[[EpochOutcomes], None], wake: Callable[[], None]) -> None:
         """See `Settling`."""
         self._on_settled = on_settled
         self._wake = wake

@@ -33,7 +33,7 @@ from tupletree.tracking.pending_decision import PendingDecider, PendingDecision,
 from tupletree.tracking.pending_log import PendingChanges
 from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
 
-__all__ = ["EpochDecider", "EpochDecision", "EpochVerdicts"]
+__all__ = ["EpochDecider", "EpochDecision", "EpochOutcomes"]
 
 BASE_EPOCHS = 64
 BASE_MESSAGES = 500_000
@@ -41,23 +41,32 @@ BASE_MESSAGES = 500_000
 
 
 @dataclass
-class EpochVerdicts:
-    """The callbacks that follow from a settled epoch.
+class EpochOutcomes:
+    """What became of an epoch's messages: the callbacks that follow from it.
 
-    Of messages that are only counted (`EpochMessages.is_counted`) those that were acked are `rows`, all of them
-    `rows_latency_s` old.
+    Attributes:
+        acked, died: messages that ended.
+        acked_rows: how many were acked of those that are only counted (`EpochMessages.is_counted`).
+        acked_rows_latency_s: how old all of these are.
+        source_retries: attempts that failed whose sources are to give the messages again.
+        retried_in_place: attempts that failed and go on from what is committed of them.
+        wrote_base: the settle entry has a base: files before it can go.
+        drained: holders were asked to flush, and nothing more comes of that.
+        was_split: a part of it was put back, not only for an outage or the order: the next one is to be smaller.
+        runs: how often it ran.
+        reports: of the run that counts.
     """
 
     epoch: int
     acked: list[Acked] = field(default_factory=list)
-    rows: int = 0
-    rows_latency_s: float = 0.0
+    acked_rows: int = 0
+    acked_rows_latency_s: float = 0.0
     died: list[Died] = field(default_factory=list)
     source_retries: list[SourceRetry] = field(default_factory=list)
     retried_in_place: int = 0
     wrote_base: bool = False
     drained: bool = False
-    shrunk: bool = False
+    was_split: bool = False
     runs: int = 0
     reports: Reports = field(default_factory=Reports, compare=False)
 
@@ -67,7 +76,7 @@ class EpochVerdicts:
             names = {(one.spout_task, message_key(one.message_id)) for one in died}
             before = len(self.acked)
             self.acked = [one for one in self.acked if (one.spout_task, message_key(one.message_id)) not in names]
-            self.rows -= len(died) - (before - len(self.acked))
+            self.acked_rows -= len(died) - (before - len(self.acked))
             self.died += died
 
 
@@ -78,7 +87,7 @@ class EpochDecision:
     Attributes:
         counted: the run that counts.
         entry: the settle entry: writing it commits the epoch.
-        verdicts: the callbacks that follow.
+        outcomes: the callbacks that follow.
         pending: what becomes of messages.
         trees: what changes among the trees of earlier epochs.
         since_base, key_table: see `Accounts`, afterwards.
@@ -86,7 +95,7 @@ class EpochDecision:
 
     counted: CountedRun = field(compare=False)
     entry: SettleEntry
-    verdicts: EpochVerdicts
+    outcomes: EpochOutcomes
     pending: PendingDecision
     trees: TreeChanges
     since_base: tuple[int, int]
@@ -159,12 +168,13 @@ class _Deciding:
         self._timeout_s = timeout_s
         self._pending: PendingDecider = accounts.pending.decider(*times)
         self._trees = TreeChanges(accounts.trees)
-        self._verdicts = EpochVerdicts(
+        self._outcomes = EpochOutcomes(
             settlement.record.epoch,
-            rows=sum(len(one.roots) for one in settlement.record.inputs if one.is_counted) - len(counted.adoptions),
-            rows_latency_s=accounts.ran_s(times.now_s) - settlement.record.header.ran_s,
+            acked_rows=sum(len(one.roots) for one in settlement.record.inputs if one.is_counted)
+            - len(counted.adoptions),
+            acked_rows_latency_s=accounts.ran_s(times.now_s) - settlement.record.header.ran_s,
             drained=settlement.drains,
-            shrunk=not (settlement.away.keys() | settlement.behind) >= set(settlement.put_back),
+            was_split=not (settlement.away.keys() | settlement.behind) >= set(settlement.put_back),
             runs=settlement.runs,
             reports=counted.reports,
         )
@@ -192,7 +202,7 @@ class _Deciding:
             put_back = {root: later.get(root, put_back[root]) for root in settlement.order.by_number(put_back)}
         for root, due_s in put_back.items():
             self._pending.put_back(root, due_s)
-        verdicts = self._verdicts
+        outcomes = self._outcomes
         base, changes, since_base = self._base_or_changes()
         entry = SettleEntry(
             epoch=record.epoch,
@@ -207,7 +217,7 @@ class _Deciding:
             gone=sorted(roots.dead),
             dead=[
                 DeadEntry(one.root, one.spout_task, letter(one, accounts, is_committed=one.root in roots.dead))
-                for one in verdicts.died
+                for one in outcomes.died
             ],
             outputs=counted.chosen.outputs,
             waiting=counted.chosen.waiting,
@@ -223,24 +233,24 @@ class _Deciding:
             pending=changes,
             base=base,
         )
-        return EpochDecision(counted, entry, verdicts, self._pending.decision, self._trees, since_base, key_table)
+        return EpochDecision(counted, entry, outcomes, self._pending.decision, self._trees, since_base, key_table)
 
     def _ack(self) -> list[AckedTree]:
         """What completes, what is given up, and which trees go on; returns the earlier trees that end well."""
-        counted, settlement, verdicts = self._counted, self._counted.settlement, self._verdicts
+        counted, settlement, outcomes = self._counted, self._counted.settlement, self._outcomes
         record, rows = settlement.record, counted.chosen.rows
         left_over = settlement.left_over
         complete = [root for one in record.inputs for root in one.acked(left_over)]
         withheld = {root for root in settlement.completed if rows.waits_for(root)}
         withheld.update(record.among(rows.roots() - left_over))
-        verdicts.acked = self._pending.ack_many(
+        outcomes.acked = self._pending.ack_many(
             [one for one in complete if one not in withheld] if withheld else complete
         )
         acked_trees = self._ack_earlier(withheld)
         # Before this epoch's failures: the source was told of those of earlier epochs, and ended without emitting them
         # again.
         for task in record.header.ended:
-            verdicts.died += self._pending.give_up(task)
+            outcomes.died += self._pending.give_up(task)
         now_s = self._accounts.ran_s(self._times.now_s)
         for tree in counted.roots.what_becomes(now_s, self._timeout_s, withheld, counted.pause_s):
             self._trees.put(tree)
@@ -258,7 +268,7 @@ class _Deciding:
         for root in complete:
             self._trees.close(root)
             for acked in self._pending.ack_many((root,)):
-                self._verdicts.acked.append(acked)
+                self._outcomes.acked.append(acked)
                 named.append(AckedTree(root, acked.spout_task, plain_id(acked.message_id)))
         return named
 
@@ -272,16 +282,16 @@ class _Deciding:
         in_place = tree is not None and tree.is_committed
         effect = self._pending.fail(root, failure, in_place=in_place)
         if tree is not None and in_place and isinstance(effect, Retry):
-            self._verdicts.retried_in_place += 1
+            self._outcomes.retried_in_place += 1
             resumes_s = self._accounts.ran_s(effect.due_s)
             expires_s = math.inf if self._timeout_s is None else resumes_s + self._timeout_s
             self._trees.put(replace(tree, attempt=effect.attempt_next, resumes_s=resumes_s, expires_s=expires_s))
         elif tree is not None:
             self._trees.close(root)
         if isinstance(effect, Died):
-            self._verdicts.died.append(effect)
+            self._outcomes.died.append(effect)
         elif isinstance(effect, SourceRetry):
-            self._verdicts.source_retries.append(effect)
+            self._outcomes.source_retries.append(effect)
         return effect if isinstance(effect, Retry) and not in_place else None
 
     def _remember_unconfirmed(self) -> None:
@@ -290,8 +300,8 @@ class _Deciding:
         if len(positions) == len(self._accounts.spout_of):
             return
         settled: Iterable[tuple[Acked | Died, Outcome]] = [
-            *((one, Outcome.ACKED) for one in self._verdicts.acked),
-            *((one, Outcome.DEAD) for one in self._verdicts.died),
+            *((one, Outcome.ACKED) for one in self._outcomes.acked),
+            *((one, Outcome.DEAD) for one in self._outcomes.died),
         ]
         for one, outcome in settled:
             if one.spout_task not in positions:
@@ -303,7 +313,7 @@ class _Deciding:
         epochs, messages = accounts.since_base[0] + 1, accounts.since_base[1] + header.messages
         if epochs < BASE_EPOCHS and messages < BASE_MESSAGES:
             return None, self._pending.changes(accounts.encode_value), (epochs, messages)
-        self._verdicts.wrote_base = True
+        self._outcomes.wrote_base = True
         base = Base(
             pending=self._pending.base(accounts.encode_value),
             open=self._trees.all_after(),
@@ -314,7 +324,7 @@ class _Deciding:
         return base, PendingChanges(), (0, 0)
 
     def _counters(self, expired: int) -> Counters:
-        before, verdicts, counted = self._accounts.totals, self._verdicts, self._counted
+        before, outcomes, counted = self._accounts.totals, self._outcomes, self._counted
         settlement, stats = counted.settlement, counted.reports.stats
         record = settlement.record
         rows = dict(before.rows)
@@ -322,10 +332,10 @@ class _Deciding:
             rows[output.sink] = rows.get(output.sink, 0) + output.rows
         return Counters(
             emitted=before.emitted + record.header.fresh,
-            acked=before.acked + len(verdicts.acked) + verdicts.rows,
+            acked=before.acked + len(outcomes.acked) + outcomes.acked_rows,
             failed=before.failed + len(settlement.failures) + expired,
-            retried=before.retried + len(record.attempts.keys() - set(settlement.put_back)) + verdicts.retried_in_place,
-            dead=before.dead + len(verdicts.died),
+            retried=before.retried + len(record.attempts.keys() - set(settlement.put_back)) + outcomes.retried_in_place,
+            dead=before.dead + len(outcomes.died),
             untracked=before.untracked + record.header.untracked,
             late_verdicts=before.late_verdicts + sum(one.late_verdicts for one in stats),
             joined=self._accounts.joined,

@@ -3,7 +3,7 @@
 An epoch runs until a run counts (`epoch_runs`); what becomes of it is decided as a value (`decision`); writing its
 entry is the commit point; the accounts follow, then what the entry names is published (`publish`), and files that
 nothing names any more are removed. It holds no spout and starts no thread: the settling thread gives it epochs and
-passes its `EpochVerdicts` to the loop.
+passes its `EpochOutcomes` to the loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format.carryover import files_of
 from tupletree.runtimes.spark.format.entries import SettleEntry, write_settle
-from tupletree.runtimes.spark.settle.decision import EpochDecider, EpochDecision, EpochVerdicts
+from tupletree.runtimes.spark.settle.decision import EpochDecider, EpochDecision, EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.epoch_runs import EpochRuns
 from tupletree.runtimes.spark.settle.publish import Publisher, remove
@@ -62,7 +62,7 @@ class Engine:
         """Note that the loop has ended. Any thread may call it."""
         self._runs.close()
 
-    def settle(self, record: EpochRecord, before_commit: Callable[[], None]) -> EpochVerdicts:
+    def settle(self, record: EpochRecord, before_commit: Callable[[], None]) -> EpochOutcomes:
         """Run an epoch until a run of it counts, commit it, publish.
 
         Args:
@@ -82,10 +82,10 @@ class Engine:
             self._commit(decision)
         with record.steps.measure("publish"):
             _, died = self._publisher.finish(decision.entry)
-        decision.verdicts.move_to_died(died)
+        decision.outcomes.move_to_died(died)
         crash_point("settle.after_publish")
         remove([*counted.dropped, *counted.chosen.dropped, *superseded])
-        return decision.verdicts
+        return decision.outcomes
 
     def _commit(self, decision: EpochDecision) -> None:
         """Write the entry, and then carry out what was decided: nothing is changed before."""
