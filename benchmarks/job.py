@@ -25,6 +25,7 @@ JOBS = {
     "driver scale": "benchmarks.driver_scale",
     "tupletree latency": "benchmarks.tupletree_latency",
     "giants": "benchmarks.giants",
+    "time cost": "benchmarks.time_cost",
     "local count": "benchmarks.local_count",
     "local latency": "benchmarks.local_latency",
     "local memory": "benchmarks.local_memory",

@@ -31,6 +31,7 @@ from benchmarks.queue_rabbitmq import measure_rabbitmq_queue
 from benchmarks.queue_redis import measure_redis_queue
 from benchmarks.routes_rows import measure_routes
 from benchmarks.row import Row, Settings
+from benchmarks.time_rows import measure_time
 
 __all__ = ["BENCHMARKS", "Row", "Settings"]
 
@@ -189,6 +190,7 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "startup": measure_startup,
     "memory": measure_memory,
     "giants": measure_giants,
+    "time": measure_time,
     **LOCAL_BENCHMARKS,
     "queue": measure_queue,
     "redis": measure_redis_queue,
