@@ -139,7 +139,7 @@ class SinkMachine(Machine):
         )
         self._held: dict[int, list[Any]] = {}
         self._singles: dict[int, Any] = {}  # of roots with one row, which are not in `_held`
-        self._numbers: dict[int, list[int]] = {}
+        self._numbers: dict[int, Sequence[int]] = {}
         self._made: list[int] = []
         self._shared: dict[int, list[_Shared]] = {}
         self._rows: list[Any] = []
@@ -226,11 +226,10 @@ class SinkMachine(Machine):
         start = 0
         for root, end in zip(frame.roots, frame.ends):
             if type(root) is int and root:
-                known = numbers.get(root)
-                if known is None:
-                    numbers[root] = [*made[start:end]]
+                if root in numbers:
+                    numbers[root] = [*numbers[root], *made[start:end]]
                 else:
-                    known += made[start:end]
+                    numbers[root] = made[start:end]  # a part of a range is a range: no object per row
             start = end
 
     def _hold_segments(self, frame: Frame, now: Now) -> None:
