@@ -158,6 +158,7 @@ class Watermark:
 
     Attributes:
         current: the watermark.
+        partition_of: as given.
     """
 
     def __init__(
@@ -175,15 +176,11 @@ class Watermark:
         self._hold_us = hold_us
         self._latest = dict.fromkeys(inputs, BEFORE_ALL)
         self._heard_us: dict[tuple[str, str], int] = {}  # by the run's clock
-        self._partition_of = partition_of
+        self.partition_of = partition_of
         self._partitions: dict[tuple[str, str], _Partitions] = {}
         self._limit_us: int | None = None
         # (time, watermark that it would have been, the run's clock then), rising in all three
         self._history: list[tuple[int, int, int]] = []
-
-    def partition(self, value: Any) -> str | None:
-        """Which partition a tuple is from; None where there are none. What the user's function raises comes out."""
-        return None if self._partition_of is None else self._partition_of(value)
 
     def saw(self, source: tuple[str, str], time_us: int, ran_us: int, partition: str | None = None) -> None:
         """A tuple with this timestamp came on this input."""
@@ -263,7 +260,7 @@ class Watermark:
                     self._heard_us[source] = heard
         for component, stream, partitions in later[0] if later else ():
             source = renamed.get(component, component), stream
-            if self._partition_of is not None and source in self._latest and self._idle_us is not None:
+            if self.partition_of is not None and source in self._latest and self._idle_us is not None:
                 self._partitions[source] = _Partitions(self._idle_us, 0)
                 self._partitions[source].restore(partitions)
 

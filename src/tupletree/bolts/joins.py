@@ -73,13 +73,14 @@ class JoinTask(TimedHolder):
     def work(self, frame: Frame) -> Worked:
         """Match a frame's tuples with those that are held, and hold them too."""
         session, now_us, ran_us = CallSession(self._calls), self._now_us(), self._ran_us()
+        partition_of = self._watermark.partition_of
         for member in self._holdings.take(frame, self._place.epoch_time_s):
             if not member.open:
                 continue
             try:
                 time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, self._over_us)
                 (key,) = self._keys[member.source]([member.value])
-                partition = self._watermark.partition(member.value)
+                partition = None if partition_of is None else partition_of(member.value)
             except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
                 session.refuse(member, error)
                 continue

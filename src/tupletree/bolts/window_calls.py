@@ -187,12 +187,12 @@ class TimedWindowCalls(WindowCalls, TimedHolder):
     def work(self, frame: Frame) -> Worked:
         """Hold a frame's tuples in their windows; those that came too late are settled."""
         session, now_us, over_us = CallSession(self._calls), self._now_us(), self._over_us
-        ran_us = self._ran_us()
+        ran_us, partition_of = self._ran_us(), self._watermark.partition_of
         for member in self._holdings.take(frame, self._place.epoch_time_s):
             try:
                 time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, over_us)
                 key = self._key_of(member)
-                partition = self._watermark.partition(member.value)
+                partition = None if partition_of is None else partition_of(member.value)
             except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
                 session.refuse(member, error)
                 continue
