@@ -188,6 +188,14 @@ def ordered_bolt(name: str) -> Any:
     return work
 
 
+@bolt(state=Seen)
+def at_last(event: Event, seen: KeyedState[Seen]) -> Row:
+    check_needs("one", event, {(source, number) for source, number in seen.value.numbers})
+    seen.value = Seen([*seen.value.numbers, (event.source, event.number)])
+    WORLDS[event.world].call("one", event)
+    return Row("one", event.first, event.source, event.number)
+
+
 def row_bolt(name: str) -> Any:
     @bolt
     def work(event: Event) -> Row:
@@ -257,6 +265,14 @@ def parsed(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> 
     out(t, folder, t.bolt("end", end, parallelism=wide()).shuffle(one))
 
 
+def to_rows(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> None:
+    """The sink is directly behind the ordered bolt, which has state."""
+    parse = t.bolt("parse", passing("parse"), parallelism=wide())
+    for source in spouts(t, world):
+        parse = parse.shuffle(source)
+    out(t, folder, grouped(t.bolt("one", at_last, parallelism=wide()), [parse], "one"))
+
+
 def crossed(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -> None:
     one = grouped(t.bolt("one", ordered_bolt("one"), parallelism=wide()), spouts(t, world), "one")
     between = t.bolt("between", passing("between"), parallelism=wide()).shuffle(one)
@@ -316,4 +332,4 @@ def windowed(t: Topology, world: World, folder: Path, wide: Callable[[], int]) -
     out(t, folder, t.bolt("gather", gather, parallelism=2).fields(one, "first"))
 
 
-SHAPES = (direct, parsed, crossed, branched, fanned, side_by_side, in_pieces, windowed)
+SHAPES = (direct, parsed, crossed, branched, fanned, side_by_side, in_pieces, windowed, to_rows)

@@ -286,9 +286,8 @@ class Executor:
             self._deliver_all(now)  # before new trees open, which cost less while nothing comes of others
         polled = self._poll(now)
         self._carry_out(now)
-        self._deliver_all(
-            now
-        )  # so that an executor whose frames went to others can sleep, and these have the interpreter
+        # So that an executor whose frames went to others can sleep, and these have the interpreter.
+        self._deliver_all(now)
         worked = worked or polled
         if worked:
             self._nap_s = SHORTEST_NAP_S
@@ -608,10 +607,8 @@ class Executor:
         self._started.clear()
         self._start_calls()
         self._over = True
-        for _, future in [
-            *self._actions,
-            *self.ring.take_control(),
-        ]:  # the error may have come before an action was carried out
+        # The error may have come before an action was carried out.
+        for _, future in [*self._actions, *self.ring.take_control()]:
             if isinstance(future, Future) and not future.cancel() and not future.done():
                 future.set_exception(CancelledError())
 
