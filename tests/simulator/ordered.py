@@ -155,9 +155,8 @@ class Oracle:
         self._require(
             {*world.dead} - world.replayed == dead, f"dead: {sorted(world.dead)}, and what always fails: {sorted(dead)}"
         )
-        # A letter whose epoch is logged, but not yet its request, stays counted as dead after a crash.
         self._require(
-            totals.acked == len(every) - len(dead) and (totals.dead == len(dead) or bool(world.replayed)),
+            (totals.acked, totals.dead) == (len(every) - len(dead), len(dead)),
             f"acked {totals.acked}, dead {totals.dead}, of {len(every)} with {len(dead)} that always fail",
         )
         acked = [one for place, one in every.items() if place not in dead]

@@ -228,7 +228,8 @@ class Loop:
         if ahead == 1:
             is_wanted = self._may_cut_buffer(stopping=stopping) and not stopping
             return is_wanted and (intake.is_full or intake.has_ended)
-        if not stopping and (self._active or self._flushes):
+        # An entry names a request before a log has letters of it: otherwise it would be accepted again after a kill.
+        if not stopping and (self._active or self._flushes) and not self._replays.has_accepted:
             intake.add_due(now_s)
         # Until its callbacks are made, the loop does not know what the last epoch left.
         is_known = self._settling.called_back == self._parts.accounts.settled
