@@ -110,9 +110,16 @@ def test_an_epoch_is_not_committed_before_the_source_has_heard_of_the_one_before
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story: list[str] = []
-    next_has_run, next_commits = threading.Event(), threading.Event()
+    next_is_logged, next_has_run, next_commits = threading.Event(), threading.Event(), threading.Event()
+    logged: list[str] = []
 
     def reach(point: str) -> None:
+        if point == "epoch.after_log":
+            logged.append(point)
+            if len(logged) == 2:
+                next_is_logged.set()
+        if point == "settle.after_run" and not story:
+            assert next_is_logged.wait(HANG_S), "its input is there"
         if point == "callbacks.before" and "callbacks.after" not in story:
             assert next_has_run.wait(HANG_S), "it is logged already"
             next_commits.wait(0.3)  # it could be committed now
@@ -125,6 +132,6 @@ def test_an_epoch_is_not_committed_before_the_source_has_heard_of_the_one_before
 
     monkeypatch.setattr(crash_points, "on_reached", reach)
     write_text(tmp_path, LINES)
-    assert count(tmp_path, epoch_max_messages=5).open == 0
+    assert count(tmp_path, epoch_max_messages=5, max_spout_pending=100).open == 0
     assert len(story) > 6
     assert story == ["settle.before_log", "callbacks.after"] * (len(story) // 2)
