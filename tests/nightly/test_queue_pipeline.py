@@ -1,0 +1,67 @@
+"""The example on queues at the size of the night: processes and servers are killed in the middle of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.queues.selling import BROKERS, Selling, served
+from tests.queues.servers import NatsServer, RabbitServer, RedisServer, nats_server, rabbit_server, redis_server
+
+pytestmark = pytest.mark.nightly
+
+ON_SPARK = pytest.param("spark", marks=pytest.mark.spark)
+
+
+@pytest.fixture(params=BROKERS)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Its URL."""
+    with served(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.mark.spark
+def test_killed_three_times_on_spark_every_good_order_is_sold_exactly_once(tmp_path: Path, broker: str) -> None:
+    selling = Selling(tmp_path, broker, "spark")
+    for kills in range(3):
+        process = selling.start()
+        selling.sell(process, 0.2 * (kills + 1))
+        selling.kill(process)
+    selling.finish(selling.start())
+    assert selling.check() == Counter(selling.good)
+
+
+def test_killed_three_times_locally_every_good_order_is_sold_at_least_once(tmp_path: Path, broker: str) -> None:
+    """By their keys the table has one row of each, and by their ids consumers of the queue know them."""
+    selling = Selling(tmp_path, broker, "local")
+    for kills in range(3):
+        process = selling.start()
+        selling.sell(process, 0.2 * (kills + 1))
+        selling.kill(process)
+    selling.finish_all()
+    selling.check()
+
+
+@pytest.mark.parametrize("server_of", [redis_server, nats_server, rabbit_server], ids=["redis", "nats", "rabbitmq"])
+@pytest.mark.parametrize("runtime", ["local", ON_SPARK])
+def test_a_server_that_is_killed_twice_pauses_a_run_that_goes_on_by_itself(
+    tmp_path: Path, server_of: type, runtime: str
+) -> None:
+    """The process never ends for it. What the server forgets, as its capabilities say, is sold again."""
+    with server_of() as server:
+        assert isinstance(server, RedisServer | NatsServer | RabbitServer)
+        url = f"{server.url}?lease_s=5" if isinstance(server, NatsServer) else server.url
+        selling = Selling(tmp_path, url, runtime)
+        process = selling.start()
+        for kills in range(2):
+            selling.sell(process, 0.3 * (kills + 1))
+            server.kill()
+            server.start()
+        selling.finish(process)
+        selling.finish_all()
+        found = selling.check()
+        if runtime == "spark" and isinstance(server, RedisServer):
+            assert found == Counter(selling.good)
