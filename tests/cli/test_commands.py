@@ -248,3 +248,10 @@ def test_new_refuses_a_name_that_no_topology_can_have(
 def test_new_names_a_next_command_that_a_shell_reads(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert "cd 'my projects/words' && " in run("new", "my projects/words").out
+
+
+def test_check_and_graph_show_the_limit_of_a_spout(run: Run, write_target: WriteTarget) -> None:
+    target = write_target(SOUND.replace('items([Word("a")])', 'items([Word("a")]), pending=7'))
+    assert "spout words: at most 7 messages of each task open\n" in run("check", target).out
+    assert json.loads(run("check", target, "--json").out)["pending"] == {"words": 7}
+    assert "spout words ×1 with at most 7 open" in run("graph", target, "--format", "text").out

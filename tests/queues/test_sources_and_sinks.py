@@ -16,7 +16,7 @@ from tupletree import ConfigError, ConnectorError, Emit, Options, Topology, bolt
 from tupletree.bolts.effects import TaskPlace
 from tupletree.config import resolve_options
 from tupletree.errors import PermanentError, TupletreeError
-from tupletree.queues import Failure, Message, Queue, open_queue
+from tupletree.queues import Delivery, Failure, Message, Queue, open_queue
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunRequest, Summary
@@ -238,6 +238,64 @@ def test_a_message_whose_lease_ended_before_the_broker_was_told_its_outcome_is_n
         await spout.close()
 
     asyncio.run(settle())
+
+
+@pytest.mark.parametrize("fault", ["the broker is away", "it was suspended"])
+def test_what_was_leased_ahead_and_whose_lease_ended_is_not_given_here_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """Another consumer has it."""
+    publish(tmp_path, 3)
+
+    def no_answer(*_: object) -> list[str]:
+        raise ConnectorError("the broker is away")
+
+    if fault == "the broker is away":
+        monkeypatch.setattr(Queue, "extend", no_answer)
+
+    async def lease() -> None:
+        spout = queue(url_of(tmp_path, "orders"), Order, prefetch=2, lease_s=1)
+        await spout.open(CONTEXT)
+        assert ids_of(await spout.next()) == ["order-0", "order-1"]
+        assert spout._leasing is not None
+        assert [one.message.id for one in await asyncio.shield(spout._leasing)] == ["order-2"]
+        if fault == "it was suspended":
+            assert spout._keeper is not None
+            spout._keeper.cancel()
+        with open_queue(url_of(tmp_path, "orders")) as other:
+            found = await asyncio.to_thread(_lease_three, other)
+            assert sorted(one.message.id for one in found) == ["order-0", "order-1", "order-2"]
+            assert await spout.next() is None
+            monkeypatch.undo()
+            await spout.flush()
+            assert other.ack([one.handle for one in found]) == []
+        await spout.close()
+
+    asyncio.run(lease())
+
+
+def _lease_three(other: Queue) -> list[Delivery]:
+    found: list[Delivery] = []
+    while len(found) < 3:
+        found += other.lease(3, lease_s=600, wait_s=HANG_S)
+    return found
+
+
+def test_what_was_leased_ahead_is_given_when_its_lease_was_extended(tmp_path: Path) -> None:
+    publish(tmp_path, 3)
+
+    async def lease() -> None:
+        spout = queue(url_of(tmp_path, "orders"), Order, prefetch=2, lease_s=1)
+        await spout.open(CONTEXT)
+        assert ids_of(await spout.next()) == ["order-0", "order-1"]
+        assert spout._leasing is not None
+        await asyncio.shield(spout._leasing)
+        with open_queue(url_of(tmp_path, "orders")) as other:
+            assert await asyncio.to_thread(lambda: other.lease(3, wait_s=2.5)) == []  # longer than two leases
+        assert ids_of(await spout.next()) == ["order-2"]
+        await spout.close()
+
+    asyncio.run(lease())
 
 
 def ids_of(given: object) -> list[object]:

@@ -35,10 +35,11 @@ def batches(lines: list[Line]) -> None: ...
 def windows(lines: list[Line]) -> None: ...
 
 
-def limit_of(work: Any, parallelism: int = 1, **options: Any) -> PendingLimit | None:
+def limit_of(work: Any, parallelism: int = 1, pending: int | None = None, **options: Any) -> PendingLimit | None:
     t = Topology("limit")
-    t.bolt("work", work, parallelism=parallelism).shuffle(t.spout("lines", items([Line("")])))
-    return PendingLimit.of(t.build(), Options(**options), MOST)
+    lines = t.spout("lines", items([Line("")]), pending=pending)
+    t.bolt("work", work, parallelism=parallelism).shuffle(lines)
+    return PendingLimit.of(t.build(), "lines", Options(**options), MOST)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,7 @@ def test_it_is_fixed_where_messages_are_held_or_nothing_times_out_or_the_user_se
     assert limit_of(plain, message_timeout_s=None) is None
     assert limit_of(plain, acker_tasks=0) is None
     assert limit_of(plain, max_spout_pending=7) is None
+    assert limit_of(plain, pending=7) is None
 
 
 def measured(limit: PendingLimit, times: int, each_s: float, now_s: float = 0.0) -> float:

@@ -16,6 +16,7 @@ import typer
 from tupletree.cli.arguments import Drop, Json, Option, Rename, RuntimeName, Set, SettingsFile, Target
 from tupletree.errors import ConfigError, TopologyError
 from tupletree.escaping import escape, escape_json
+from tupletree.texts import counted
 
 if TYPE_CHECKING:
     from tupletree.config import Options
@@ -63,7 +64,7 @@ def check_command(
     topology, _ = load_target(target, settings or ())
     spec = topology.build()
     resolved = options_of(spec.options, config, options or ())
-    refuse_stuck(spec, resolved, resolved.max_spout_pending)
+    refuse_stuck(spec, resolved, None)
     directories_of(spec)
     spouts = [one.body for one in spec.components.values() if isinstance(one.body, Spout)]
     faults = [finding for spout in spouts for finding in spout.faults()]
@@ -76,11 +77,14 @@ def check_command(
     counts = {"spout": 0, "bolt": 0, "sink": 0}
     for component in spec.components.values():
         counts[component.kind] += 1
+    limits = {one.name: one.pending for one in spec.components.values() if one.pending is not None}
     if as_json:
-        print(json.dumps({"topology": spec.name, **counts}))
+        print(json.dumps({"topology": spec.name, **counts, "pending": limits}))
         return
     parts = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
     print(f"{spec.name} is OK: {parts}")
+    for name, limit in limits.items():
+        print(f"spout {name}: at most {counted(limit, 'message')} of each task open")
     if resolved.durable and runtime is not RuntimeName.SPARK:
         print(
             "durable on the local runtime: after a kill, what the last checkpoint does not have is done again, "

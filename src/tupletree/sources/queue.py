@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, overload
 
 from msgspec.structs import replace
 
-from tupletree.errors import ConfigError, ConnectorError, EndOfInput, Finding
+from tupletree.errors import ConfigError, ConnectorError, EndOfInput
 from tupletree.queues.bodies import QueueMessage, check_body, decoder_of
 from tupletree.queues.contract import LeaseLostError
 from tupletree.queues.messages import Delivery, Failure, Letter, Message
@@ -133,8 +133,6 @@ def queue(
 class BrokerSpout(AsyncSpout[T]):
     """See `queue`."""
 
-    # More than twelve attributes: what it was made with, and what is out, to be told and known already.
-
     def __init__(
         self,
         url: str,
@@ -180,6 +178,8 @@ class BrokerSpout(AsyncSpout[T]):
         self._component = context.component
         self._telling = asyncio.Lock()
         self._leased: deque[Delivery] = deque()  # and not given yet
+        self._kept_s = 0.0  # when the leases of what is not given yet began, or were extended
+        self._refused: set[str] = set()  # handles of these whose leases had ended then
         self._out: dict[str, Delivery] = {}
         self._acks: dict[str, str] = {}  # message → handle, until `flush`
         self._failures: dict[str, Failure] = {}
@@ -230,10 +230,6 @@ class BrokerSpout(AsyncSpout[T]):
             finally:
                 self._threads.shutdown(wait=False)
 
-    def faults(self) -> Sequence[Finding]:
-        """For `tupletree check`: nothing is opened for it."""
-        return ()
-
     # --- messages ---------------------------------------------------------------------------------------------
 
     async def next(self) -> Sequence[Emit[T] | Reject] | None:
@@ -241,6 +237,7 @@ class BrokerSpout(AsyncSpout[T]):
         queue = self._connected()
         if not self._leased:
             self._leased += await self._lease_next(queue)
+        self._give_back_ended()
         has_leased = bool(self._leased)
         messages: list[Emit[T] | Reject] = []
         while self._leased:
@@ -297,7 +294,21 @@ class BrokerSpout(AsyncSpout[T]):
 
     def _lease_ahead(self, queue: Queue) -> None:
         self._leasing = asyncio.ensure_future(self._in_thread(partial(self._lease, queue)))
-        self._leasing.add_done_callback(_note_outage)
+        self._leasing.add_done_callback(self._note_leased)
+
+    def _note_leased(self, leasing: asyncio.Future[list[Delivery]]) -> None:
+        """An outage is raised by the next `next`; if there is none, it does not matter."""
+        if not leasing.cancelled() and leasing.exception() is None:
+            self._kept_s = asyncio.get_running_loop().time()
+
+    def _give_back_ended(self) -> None:
+        """Give nothing whose lease ended while it waited here: the broker gives it again, to another consumer maybe."""
+        is_late = asyncio.get_running_loop().time() - self._kept_s >= self._lease_s
+        for delivery in [*self._leased] if is_late else [one for one in self._leased if one.handle in self._refused]:
+            if delivery.message.id not in self._out and not self._is_ended(delivery):
+                self._leased.remove(delivery)
+                self._failures[delivery.message.id] = self._given_back(delivery)
+        self._refused.clear()
 
     def _not_given(self) -> list[Delivery]:
         """What was leased and not given yet."""
@@ -441,10 +452,12 @@ class BrokerSpout(AsyncSpout[T]):
         """Extend the leases of what is out."""
         while True:
             await asyncio.sleep(self._lease_s * KEEP_PART)
-            handles = [delivery.handle for delivery in [*self._out.values(), *self._not_given()]]
+            waiting = {delivery.handle for delivery in self._not_given()}
+            handles = [*(delivery.handle for delivery in self._out.values()), *waiting]
             handles += [*self._acks.values(), *(letter.handle for letter in self._letters.values())]
             if not handles:
                 continue
+            began_s = asyncio.get_running_loop().time()
             try:
                 refused = await self._in_thread(partial(queue.extend, handles, self._lease_s))
             except (ConnectorError, LeaseLostError) as error:
@@ -454,6 +467,8 @@ class BrokerSpout(AsyncSpout[T]):
                 logger.exception("%s: leases cannot be extended now", self._component)
             else:
                 held = {delivery.handle for delivery in self._out.values()}  # others were acked meanwhile
+                self._refused |= waiting.intersection(refused)
+                self._kept_s = max(self._kept_s, began_s)
                 if early := held.intersection(refused):
                     logger.warning("%s: %d leases had ended early", self._component, len(early))
 
@@ -470,12 +485,6 @@ def _told(table: dict[str, R], told: dict[str, R], refused: set[str]) -> list[st
             if message_id in refused:
                 lost.append(message_id)
     return lost
-
-
-def _note_outage(leasing: asyncio.Future[list[Delivery]]) -> None:
-    """An outage is raised by the next `next`; if there is none, it does not matter."""
-    if not leasing.cancelled():
-        leasing.exception()
 
 
 def _text_of(failure: TupleFailure) -> str:

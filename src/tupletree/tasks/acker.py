@@ -12,7 +12,7 @@ from tupletree.tasks.mail import Drop, HighWater, Mail, Now, OrphanQuery, Track,
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pending_limit import HIGHEST, PendingLimit
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING
-from tupletree.topology.window_limits import max_pending
+from tupletree.topology.spout_limits import max_pending
 from tupletree.tracking.acker import Acker, AckerCounters, Delta, Opening, TreeFailure
 
 __all__ = ["AckerMachine"]
@@ -59,15 +59,12 @@ class AckerMachine(Machine):
         now_s: float,
     ) -> AckerMachine:
         """One by the options of a run."""
-        pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
-        if PendingLimit.of(plan.spec, options, pending) is not None:
-            pending = max(pending, HIGHEST)
         return cls(
             task,
             timeout_s=options.message_timeout_s,
             buckets=options.timeout_buckets,
             # Each acker may hold all of them: messages go to ackers in turn, but are not spread evenly at every moment.
-            high_water=int(options.high_water_factor * pending * len(spout_tasks)),
+            high_water=int(options.high_water_factor * _most_pending(plan, options)),
             spout_tasks=spout_tasks,
             sink_tasks=sink_tasks,
             now_s=now_s,
@@ -167,3 +164,14 @@ class AckerMachine(Machine):
         if above is not self._above:
             self._above = above
             out.mail += [(spout_task, HighWater(self.task.task_id, above)) for spout_task in self._spout_tasks]
+
+
+def _most_pending(plan: Plan, options: Options) -> int:
+    """How many messages all spout tasks may have open together."""
+    most = 0
+    for spout in (one for one in plan.spec.components.values() if one.kind == "spout"):
+        pending = max_pending(plan.spec, spout.name, options, DEFAULT_MAX_PENDING)
+        if PendingLimit.of(plan.spec, spout.name, options, pending) is not None:
+            pending = max(pending, HIGHEST)
+        most += pending * plan.parallelism(spout.name)
+    return most

@@ -1,4 +1,4 @@
-"""How many messages may be in flight where the user sets no `max_spout_pending`: as many as the topology's pace allows.
+"""How many messages may be in flight where the user sets no limit: as many as the topology's pace allows.
 
 Owns the limit of one spout task. Messages in flight wait for each other, and their timeouts run meanwhile. So the limit
 starts low and doubles with each measured message, up to the usual number, as long as the last message of those in
@@ -16,6 +16,7 @@ from tupletree.config import Options
 from tupletree.texts import counted
 from tupletree.topology.model import BoltSpec, TopologySpec
 from tupletree.topology.ordering import ordered_inputs
+from tupletree.topology.spout_limits import limit_set
 
 __all__ = ["HIGHEST", "PendingLimit", "timeout_text"]
 
@@ -73,13 +74,15 @@ class PendingLimit:
         self._idle_s = math.inf  # since when no tuple waits
 
     @classmethod
-    def of(cls, topology: TopologySpec, options: Options, usual: int) -> PendingLimit | None:
-        """The limit of a spout task; None where the number is fixed.
+    def of(cls, topology: TopologySpec, spout: str, options: Options, usual: int) -> PendingLimit | None:
+        """The limit of a task of this spout; None where the number is fixed.
 
         It is fixed where the user sets it, where nothing times out, and where batches and windows need many messages,
         or messages wait behind a key.
         """
-        if options.max_spout_pending is not None or options.message_timeout_s is None or not options.acker_tasks:
+        if limit_set(topology.components[spout], options) is not None:
+            return None
+        if options.message_timeout_s is None or not options.acker_tasks:
             return None
         least, by_hand = 1, False
         for component in topology.components.values():
@@ -140,7 +143,7 @@ SAFE_SHARE = 0.25
 
 
 def timeout_text(
-    count: int, timeout_s: float, in_flight: int, *, is_limit_set: bool, slowest: tuple[str, float] | None
+    count: int, timeout_s: float, in_flight: int, *, limit_set_by: str, slowest: tuple[str, float] | None
 ) -> str:
     """The text about timeouts for the log.
 
@@ -148,10 +151,10 @@ def timeout_text(
         count: attempts that timed out so far.
         timeout_s: the message timeout.
         in_flight: messages of this spout task that were in flight when these timed out.
-        is_limit_set: whether the user set `max_spout_pending`.
+        limit_set_by: the setting by which the user limits messages in flight; empty if there is none.
         slowest: the bolt whose calls take longest, and seconds per call; None if none was measured.
 
-    >>> text = timeout_text(3, 30.0, 128, is_limit_set=True, slowest=("geocode", 0.5))
+    >>> text = timeout_text(3, 30.0, 128, limit_set_by="max_spout_pending", slowest=("geocode", 0.5))
     >>> text[:60]
     '3 attempts timed out after 30 s, with 128 messages in flight'
     >>> text[62:131]
@@ -167,7 +170,7 @@ def timeout_text(
         )
     name, call_s = slowest
     fit = max(1, int(SAFE_SHARE * timeout_s / call_s))
-    lower = f"Lower max_spout_pending to {fit} or unset it, so that it adapts; or let" if is_limit_set else "Let"
+    lower = f"Lower {limit_set_by} to {fit} or unset it, so that it adapts; or let" if limit_set_by else "Let"
     return (
         f"{what}: calls of {name!r} take {call_s:.2g} s, {in_flight * call_s:.3g} s for all of them one after another. "
         f"{lower} calls run side by side (parallelism=N with blocking=True, or async def with concurrency=N); or raise "

@@ -35,7 +35,7 @@ from tupletree.tasks.upstream.under_way import UnderWay
 from tupletree.tasks.write_requests import WriteRequests
 from tupletree.texts import counted
 from tupletree.topology.components import Emit, Reject, Spout
-from tupletree.topology.window_limits import max_pending
+from tupletree.topology.spout_limits import max_pending, setting_of_limit
 from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.facts import FactMaker
 from tupletree.tracking.holds import Hold
@@ -137,9 +137,9 @@ class SpoutMachine(Machine):
         self._attempt_notes = AttemptNotes()
         self._facts = FactMaker(task.component, of_all=options.history == "all")
         self._inherited: SpoutCheckpoint | None = spout_checkpoint
-        self._max_pending = max_pending(plan.spec, options, DEFAULT_MAX_PENDING)
-        self._limit = PendingLimit.of(plan.spec, options, self._max_pending)
-        self._is_limit_set = options.max_spout_pending is not None
+        self._max_pending = max_pending(plan.spec, task.component, options, DEFAULT_MAX_PENDING)
+        self._limit = PendingLimit.of(plan.spec, task.component, options, self._max_pending)
+        self._limit_set_by = setting_of_limit(component, options)
         self._is_at_limit = False
         self._expired = self._expired_told = 0
         self._max_writing = max(options.epoch_max_messages, self._max_pending)
@@ -735,7 +735,7 @@ class SpoutMachine(Machine):
             self._expired_told = self._expired
             slowest = self.live.slowest() if self.live is not None else None
             text = timeout_text(
-                self._expired, self._timeout_s or 0.0, self.in_flight, is_limit_set=self._is_limit_set, slowest=slowest
+                self._expired, self._timeout_s or 0.0, self.in_flight, limit_set_by=self._limit_set_by, slowest=slowest
             )
             out.notes.append(LogNote(self.task.component, text))
 

@@ -30,6 +30,7 @@ from tupletree.topology.render import to_mermaid, to_text
 from tupletree.topology.retry import Retry, policy_faults, rate_faults
 from tupletree.topology.signatures import BoltDescription, read_class, schemas_of
 from tupletree.topology.splits import SplitSpout, split_faults
+from tupletree.topology.spout_limits import pending_faults
 from tupletree.topology.streams import Schema
 
 __all__ = ["BoltHandle", "SinkHandle", "Source", "SpoutHandle", "StreamReference", "Topology"]
@@ -55,6 +56,7 @@ class _Draft:
     retry: Retry | None = None
     max_rate: float | None = None
     unconsumed: bool = False  # its outputs need not be read
+    pending: int | None = None
 
     @property
     def place(self) -> str:
@@ -229,6 +231,7 @@ class Topology:
         parallelism: int = 1,
         executors: int | None = None,
         replay: Literal["runtime", "source"] = "runtime",
+        pending: int | None = None,
     ) -> SpoutHandle:
         """Add a source of messages. Its class of messages is read from `Spout[T]`, or its `message_type`.
 
@@ -238,9 +241,11 @@ class Topology:
             parallelism: number of tasks.
             executors: see `bolt`; by default spouts share a thread with the ackers.
             replay: who retries a failed attempt: the runtime, or the source itself on `fail`.
+            pending: messages that each task may have open, whatever `max_spout_pending` says; None: as the options say.
         """
         draft = self._declare(name, "spout", spout, parallelism, executors)
-        draft.replay = replay
+        draft.replay, draft.pending = replay, pending
+        draft.findings += pending_faults(pending, draft.place)
         base: type = AsyncSpout if isinstance(spout, AsyncSpout) else Spout
         if not self._is_object(draft, base):
             return SpoutHandle(draft)
@@ -449,6 +454,7 @@ class Topology:
                 where=draft.where,
                 retry=draft.retry,
                 max_rate=draft.max_rate,
+                pending=draft.pending,
             )
             for draft in self.drafts
         ]

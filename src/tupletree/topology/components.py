@@ -112,8 +112,9 @@ class Spout(Generic[T]):
     def next(self) -> Emit[T] | Reject | Sequence[Emit[T] | Reject] | None:
         """Return one message, several, or None when there is nothing now.
 
-        A batch may be of any length; runtimes never ask again before the pending limit allows another message, so
-        they may exceed it by one batch. Raises `EndOfInput` when there will be no more messages.
+        A batch may be of any length; runtimes never ask again before the pending limit allows another message. What is
+        beyond it waits in the runtime; on Spark all of a batch is taken of a source that has a position. Raises
+        `EndOfInput` when there will be no more messages.
         """
 
     def ack(self, message_id: MessageId) -> None:

@@ -185,6 +185,7 @@ class ComponentSpec:
         inputs: subscriptions in declaration order (empty for a spout).
         resources: what `resource:<name>` injections get, by name.
         replay: spouts only; who retries a failed attempt: the runtime, or the source itself.
+        pending: spouts only; messages that a task may have open. None: by the options.
         where: `file:line` of the call that declared it, for errors.
         executors: threads of their own for these tasks on the local runtime; None leaves it to the plan.
         retry: bolts only; how messages are tried again that failed here. None: by the options.
@@ -203,6 +204,7 @@ class ComponentSpec:
     executors: int | None = None
     retry: Retry | None = None
     max_rate: float | None = None
+    pending: int | None = None
 
     @property
     def sources(self) -> frozenset[tuple[str, str]]:

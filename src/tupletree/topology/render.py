@@ -36,6 +36,7 @@ def to_text(topology: TopologySpec) -> str:
             f"{component.kind} {component.name}{_times(component)}"
             + (" with keyed state" if getattr(component.body, "state", None) is not None else "")
             + _held(component)
+            + (f" with at most {component.pending} open" if component.pending is not None else "")
             + (f" → {outputs}" if outputs else "")
         )
         lines += [f"  ← {entry.component}.{entry.stream}  {_grouping(entry)}" for entry in component.inputs]

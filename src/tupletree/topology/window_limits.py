@@ -10,39 +10,19 @@ import math
 from tupletree.config import Options
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
+from tupletree.topology.spout_limits import limit_set, max_pending
 from tupletree.topology.windows import WindowSpec
 
-__all__ = ["max_pending", "refuse_stuck"]
-
-MANY_PENDING = 100_000
-"""Messages that a spout task may have open, unless set otherwise, where windows and joins hold them."""
+__all__ = ["refuse_stuck"]
 
 
-def max_pending(topology: TopologySpec, options: Options, usual: int) -> int:
-    """How many messages a spout task may have open.
-
-    What windows and joins hold is open. With a limit below what is in a window by event time, the tuple that ends it
-    would never come; so where nothing is set it is a high one.
-
-    Args:
-        topology: a built topology.
-        options: of this run.
-        usual: the runtime's choice where nothing is held.
-    """
-    if options.max_spout_pending is not None:
-        return options.max_spout_pending
-    bolts = (component.body for component in topology.components.values())
-    holds = any(isinstance(bolt, BoltSpec) and bolt.holding is not None for bolt in bolts)
-    return max(usual, MANY_PENDING) if holds else usual
-
-
-def refuse_stuck(topology: TopologySpec, options: Options, pending: int | None) -> None:
+def refuse_stuck(topology: TopologySpec, options: Options, usual: int | None) -> None:
     """Refuse windows and joins that would hold messages for longer than they may be open, or wait for more than may be.
 
     Args:
         topology: a built topology.
         options: of this run.
-        pending: messages that one spout task may have open; None if nothing limits them, or it is not known yet.
+        usual: messages that a spout task may have open where nothing is set and held; None if that is not known yet.
 
     Raises:
         TopologyError: with every finding.
@@ -67,24 +47,24 @@ def refuse_stuck(topology: TopologySpec, options: Options, pending: int | None) 
                 )
             )
         count = holding.count if isinstance(holding, WindowSpec) else None
-        room = _messages_at_a_time(topology, component, pending) if count is not None else None
+        room = _messages_at_a_time(topology, component, options, usual) if count is not None else None
         if count is not None and room is not None and count > room:
             findings.append(
                 Finding(
                     "the window never fills",
                     where,
                     got=f"count={count}, but at most {room} messages may be open",
-                    next_step="raise max_spout_pending, or make the window smaller",
+                    next_step="raise max_spout_pending or the `pending=` of its spouts, or make the window smaller",
                 )
             )
     if findings:
         raise TopologyError(f"topology {topology.name!r} cannot run like this", findings=findings)
 
 
-def _messages_at_a_time(topology: TopologySpec, component: ComponentSpec, limit: int | None) -> int | None:
+def _messages_at_a_time(
+    topology: TopologySpec, component: ComponentSpec, options: Options, usual: int | None
+) -> int | None:
     """How many tuples may wait here at a time; None where one message may come as many tuples, or nothing limits it."""
-    if limit is None:
-        return None
     spouts: set[str] = set()
     upstream, met = [component], {component.name}
     while upstream:
@@ -97,4 +77,11 @@ def _messages_at_a_time(topology: TopologySpec, component: ComponentSpec, limit:
             elif producer.name not in met:
                 met.add(producer.name)
                 upstream.append(producer)
-    return sum(limit * (topology.components[name].parallelism or 1) for name in spouts)
+    room = 0
+    for name in spouts:
+        spout = topology.components[name]
+        limit = limit_set(spout, options) if usual is None else max_pending(topology, name, options, usual)
+        if limit is None:
+            return None
+        room += limit * (spout.parallelism or 1)
+    return room

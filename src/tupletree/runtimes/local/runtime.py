@@ -53,7 +53,7 @@ from tupletree.tasks.async_spout import OpeningError
 from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.topology.window_limits import max_pending, refuse_stuck
+from tupletree.topology.window_limits import refuse_stuck
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.records import Acked, Died
 from tupletree.tracking.retry import RestartPolicy
@@ -72,7 +72,7 @@ def start(request: RunRequest) -> RunHandle:
     spec = request.topology.build()
     refuse_unsupported(spec)
     refuse_columns(spec)
-    refuse_stuck(spec, request.options, max_pending(spec, request.options, DEFAULT_MAX_PENDING))
+    refuse_stuck(spec, request.options, DEFAULT_MAX_PENDING)
     plan = Plan.of(spec, request.options, deputies=True)
     cells: dict[int, ValueCell[Any]] = {}
     if request.state_snapshot is not None:

@@ -11,6 +11,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
@@ -61,7 +62,8 @@ from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.model import TopologySpec
-from tupletree.topology.window_limits import max_pending, refuse_stuck
+from tupletree.topology.window_limits import refuse_stuck
+from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import AlreadySettled
 from tupletree.tracking.retry import RetryPolicy
@@ -115,7 +117,7 @@ def claim(request: RunRequest, spec: TopologySpec, backend: Backend, surrounding
     """Check the request, and claim the state directory and the sinks' folders. See `runtimes.run.run` for errors."""
     refuse_unsupported(spec)
     refuse_columns(spec)
-    refuse_stuck(spec, request.options, max_pending(spec, request.options, 2 * request.options.epoch_max_messages))
+    refuse_stuck(spec, request.options, 2 * request.options.epoch_max_messages)
     backend.check()
     path = request.state_dir or fresh_state_dir(spec.name)
     refuse_unnameable(path)
@@ -338,12 +340,21 @@ class Incarnation:
 
 def _close_all(spouts: list[SpoutTask]) -> None:
     for spout in spouts:
-        told = [spout.spout.deactivate] if spout.active else []
-        for leave in (*told, spout.spout.close):
+        told: list[Callable[[], None]] = [spout.spout.deactivate] if spout.active else []
+        for leave in (*told, partial(_give_back, spout), spout.spout.close):
             try:
                 leave()
             except Exception:
                 logger.exception("closing spout %s failed", spout.name)
+
+
+def _give_back(spout: SpoutTask) -> None:
+    """Fail to its source what waits for room."""
+    text = "the topology stopped before it accepted this"
+    stopped = Failure(kind=FailureKind.STOPPED, component=spout.name, error=text)
+    for one in spout.waiting:
+        if one.message_id is not None:
+            spout.spout.fail(one.message_id, stopped)
 
 
 def _outlives_epochs(plan: Plan, options: Options) -> bool:

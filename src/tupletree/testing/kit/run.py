@@ -24,7 +24,7 @@ from tupletree.testing.virtual.machines import MachineSet
 from tupletree.testing.virtual.network import Call
 from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
-from tupletree.topology.window_limits import max_pending, refuse_stuck
+from tupletree.topology.window_limits import refuse_stuck
 
 __all__ = ["run"]
 
@@ -80,7 +80,7 @@ def run(
     spec = topology.build()
     refuse_unsupported(spec)
     settings = Options(**{**spec.options, **(options or {})})
-    refuse_stuck(spec, settings, max_pending(spec, settings, DEFAULT_MAX_PENDING))
+    refuse_stuck(spec, settings, DEFAULT_MAX_PENDING)
     plan = Plan.of(spec, settings)
     scripts = scripts_of(spec, inputs or {}, plan.parallelism)
     tracer = Tracer()

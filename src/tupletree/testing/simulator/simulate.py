@@ -28,7 +28,7 @@ from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import MessageId
 from tupletree.topology.render import to_text
-from tupletree.topology.window_limits import max_pending, refuse_stuck
+from tupletree.topology.window_limits import refuse_stuck
 from tupletree.tracking.outcomes import Outcome
 
 __all__ = ["SimulationError", "SimulationResult", "simulate"]
@@ -109,7 +109,7 @@ def simulate(
     spec = make_topology().build()
     refuse_unsupported(spec)
     options = Options(**spec.options)
-    refuse_stuck(spec, options, max_pending(spec, options, DEFAULT_MAX_PENDING))
+    refuse_stuck(spec, options, DEFAULT_MAX_PENDING)
     plan = Plan.of(spec, options)
     scripts = scripts_of(spec, inputs, plan.parallelism)
     spec = with_scripts(spec, scripts, lambda: random.randint(1, LARGEST_BATCH), may_wait=True)

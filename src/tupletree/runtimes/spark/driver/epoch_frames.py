@@ -26,7 +26,7 @@ from tupletree.runtimes.spark.format.logged_messages import openings_of
 from tupletree.runtimes.spark.format.program import codecs_of
 from tupletree.runtimes.spark.worker.splits import FRAME_TUPLES, rejection, wrong_class
 from tupletree.texts import json_bytes
-from tupletree.topology.components import MessageId, Reject, Spout
+from tupletree.topology.components import Emit, MessageId, Reject, Spout
 from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
@@ -48,7 +48,7 @@ class SpoutTask:
     id itself changes when other components get more tasks or fewer. `made`, while an epoch is cut, where the
     stream carries it or something comes from here to an ordered input: the numbers of `roots`, then, where the stream
     carries it, those of `untracked`. `cut`: by root, the start of messages that are too long.
-    `active`: the last that the spout was told.
+    `active`: the last that the spout was told. `waiting`: what it gave beyond its limit, and was not taken yet.
     """
 
     task: Task
@@ -65,6 +65,7 @@ class SpoutTask:
     untracked: list[Any] = field(default_factory=list)
     again: list[int] = field(default_factory=list)
     planned: list[Split] = field(default_factory=list)
+    waiting: Sequence[Emit[Any] | Reject] = ()
     fresh: int = 0
     position: Any = None
     ended: bool = False

@@ -37,7 +37,7 @@ from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.splits import SplitSpout
-from tupletree.topology.window_limits import max_pending
+from tupletree.topology.spout_limits import max_pending
 from tupletree.tracking.key_lines import ANY
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import Failure
@@ -76,7 +76,8 @@ class Intake:
         self._clock = clock
         self._retell = retell
         self._frame_maker = frame_maker
-        self._pending_limit = max_pending(frame_maker.plan.spec, options, 2 * options.epoch_max_messages)
+        spec, usual = frame_maker.plan.spec, 2 * options.epoch_max_messages
+        self._limits = {spout.number: max_pending(spec, spout.name, options, usual) for spout in spouts}
         self._tracked = options.acker_tasks > 0
         self._split_planner = SplitPlanner(frame_maker.plan, options, accounts)
         self.size = EpochSize(frame_maker.plan.spec, options)
@@ -139,10 +140,11 @@ class Intake:
         Windows may hold what fills the limit until a message comes that its source is to emit again. It may give others
         first: as many again, at the most.
         """
-        room = self._pending_limit - self._accounts.open_count(spout_task)
+        limit = self._limits[spout_task]
+        room = limit - self._accounts.open_count(spout_task)
         if not self._accounts.kept:
             return room
-        return max(room, min(self._accounts.pending.awaiting_source(spout_task), room + self._pending_limit))
+        return max(room, min(self._accounts.pending.awaiting_source(spout_task), room + limit))
 
     def give_up_blocked(self, now_s: float) -> bool:
         """Give up what sources cannot emit again because windows hold what fills their limits; whether any did.
@@ -160,6 +162,10 @@ class Intake:
         came = False
         for task_id, spout in self._spouts.items():
             if spout.ended or self.is_full or self._room(task_id) <= 0 or self._is_held_up(task_id):
+                continue
+            if spout.waiting:
+                self._take(spout, spout.waiting)
+                came = True
                 continue
             if not self._outages.is_due(spout.name):
                 continue
@@ -212,6 +218,7 @@ class Intake:
         return spout_task in self._held_up[1]
 
     def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
+        batch = self._cut(spout, batch)
         ids: list[MessageId] = []
         values: list[Any] = []
         rejected: list[tuple[MessageId, Reject]] = []
@@ -264,6 +271,18 @@ class Intake:
         for joined in known:
             if isinstance(joined, AlreadySettled):
                 self._retell(joined)
+
+    def _cut(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> Sequence[Emit[Any] | Reject]:
+        """As much of a batch as the limit has room for; the rest waits here.
+
+        The position of a source would be beyond what waits, and a crash would lose it: of such a source all is taken.
+        """
+        room = max(0, self._room(spout.number))
+        if len(batch) > room and spout.position is None and spout.spout.snapshot() is None:
+            batch, spout.waiting = batch[:room], batch[room:]
+        else:
+            spout.waiting = ()
+        return batch
 
     @staticmethod
     def _append(spout: SpoutTask, emission: Emission) -> None:
