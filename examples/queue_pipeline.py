@@ -56,6 +56,7 @@ def topology(
     queue: str = "sqlite:///shop.db",
     table: str = "sqlite:///sales.db",
     follow: bool = False,
+    lease_s: float = 60.0,
 ) -> Topology:
     """Price orders.
 
@@ -63,9 +64,10 @@ def topology(
         queue: URL of the broker; the queues are `orders` and `sales`.
         table: URL of the database with the table `sales`.
         follow: wait for more when the queue is empty.
+        lease_s: so long the orders of a run that was killed wait for another one.
     """
     t = Topology("queue-pipeline")
-    orders = t.spout("orders", queue_of(url_of(queue, "orders"), Order, follow=follow))
+    orders = t.spout("orders", queue_of(url_of(queue, "orders"), Order, follow=follow, lease_s=lease_s))
     sales = t.bolt("price", price, parallelism=2).shuffle(orders)
     t.sink("table", sql(table, "sales", key="id", message_type=Sale)).shuffle(sales)
     t.sink("sales", queue_sink(url_of(queue, "sales"), id="id", key="article")).shuffle(sales)

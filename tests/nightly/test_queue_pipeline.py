@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.queues.selling import BROKERS, Selling, served
+from tests.queues.selling import BROKERS, LEASE_S, Selling, served
 from tests.queues.servers import NatsServer, RabbitServer, RedisServer, nats_server, rabbit_server, redis_server
 
 pytestmark = pytest.mark.nightly
@@ -53,7 +53,7 @@ def test_a_server_that_is_killed_twice_pauses_a_run_that_goes_on_by_itself(
     """The process never ends for it. What the server forgets, as its capabilities say, is sold again."""
     with server_of() as server:
         assert isinstance(server, RedisServer | NatsServer | RabbitServer)
-        url = f"{server.url}?lease_s=5" if isinstance(server, NatsServer) else server.url
+        url = f"{server.url}?lease_s={LEASE_S:g}" if isinstance(server, NatsServer) else server.url
         selling = Selling(tmp_path, url, runtime)
         process = selling.start()
         for kills in range(2):

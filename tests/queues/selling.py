@@ -36,13 +36,16 @@ BROKERS = ["sqlite", "redis", "nats", "rabbitmq"]
 EPOCHS = 20
 """Of a run on Spark, about, if nothing is killed."""
 
+LEASE_S = 10.0
+"""What a killed driver had comes back so soon."""
+
 PROGRESS_S = 180.0
 """Within this time the next part of the orders is sold: a process starts Spark, and leases of a killed one end."""
 
 
 def topology(queue: str, table: str, folder: Path) -> Topology:
     """The example, with each sale in the folder as often as it is published."""
-    t = queue_pipeline.topology(queue, table)
+    t = queue_pipeline.topology(queue, table, lease_s=LEASE_S)
     [sales] = [BoltHandle(draft) for draft in t.drafts if draft.name == "price"]
     t.sink("sold", jsonl(folder, message_type=Sale)).shuffle(sales)
     return t
@@ -87,7 +90,7 @@ def served(broker: str, place: Path) -> Iterator[str]:
             yield redis.url
     elif broker == "nats":
         with nats_server() as nats:
-            yield f"{nats.url}?lease_s=5"  # what a killed driver had comes back so soon
+            yield f"{nats.url}?lease_s={LEASE_S:g}"
     else:
         with rabbit_server() as rabbit:
             yield rabbit.url
