@@ -340,8 +340,10 @@ class Incarnation:
 
 def _close_all(spouts: list[SpoutTask]) -> None:
     for spout in spouts:
-        told: list[Callable[[], None]] = [spout.spout.deactivate] if spout.active else []
-        for leave in (*told, partial(_give_back, spout), spout.spout.close):
+        leaving: list[Callable[[], None]] = [partial(_give_back, spout), spout.spout.close]
+        if spout.active:
+            leaving.insert(0, spout.spout.deactivate)
+        for leave in leaving:
             try:
                 leave()
             except Exception:
