@@ -33,7 +33,7 @@ from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import jsonl
 from tupletree.sources import items, queue
 from tupletree.topology.components import MessageId
-from tupletree.topology.window_limits import refuse_stuck
+from tupletree.topology.limits import refuse_stuck
 from tupletree.tracking.outcomes import Failure
 
 LIMIT = 10

@@ -59,7 +59,7 @@ def check_command(
     from tupletree.cli.target import load_target
     from tupletree.sinks.files import directories_of
     from tupletree.topology.components import Spout
-    from tupletree.topology.window_limits import refuse_stuck
+    from tupletree.topology.limits import refuse_stuck
 
     topology, _ = load_target(target, settings or ())
     spec = topology.build()

@@ -12,7 +12,7 @@ from tupletree.tasks.mail import Drop, HighWater, Mail, Now, OrphanQuery, Track,
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pending_limit import HIGHEST, PendingLimit
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING
-from tupletree.topology.spout_limits import max_pending
+from tupletree.topology.limits import max_pending
 from tupletree.tracking.acker import Acker, AckerCounters, Delta, Opening, TreeFailure
 
 __all__ = ["AckerMachine"]

@@ -14,9 +14,9 @@ from collections.abc import Container
 
 from tupletree.config import Options
 from tupletree.texts import counted
+from tupletree.topology.limits import limit_set
 from tupletree.topology.model import BoltSpec, TopologySpec
 from tupletree.topology.ordering import ordered_inputs
-from tupletree.topology.spout_limits import limit_set
 
 __all__ = ["HIGHEST", "PendingLimit", "timeout_text"]
 

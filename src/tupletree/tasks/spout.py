@@ -35,7 +35,7 @@ from tupletree.tasks.upstream.under_way import UnderWay
 from tupletree.tasks.write_requests import WriteRequests
 from tupletree.texts import counted
 from tupletree.topology.components import Emit, Reject, Spout
-from tupletree.topology.spout_limits import max_pending, setting_of_limit
+from tupletree.topology.limits import max_pending, setting_of_limit
 from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.facts import FactMaker
 from tupletree.tracking.holds import Hold

@@ -17,6 +17,7 @@ from tupletree.topology import hints
 from tupletree.topology.check import check
 from tupletree.topology.components import AsyncSpout, Bolt, HoldingBolt, Sink, Spout
 from tupletree.topology.decorators import FunctionBolt
+from tupletree.topology.limits import pending_faults
 from tupletree.topology.model import (
     BoltSpec,
     ComponentSpec,
@@ -30,7 +31,6 @@ from tupletree.topology.render import to_mermaid, to_text
 from tupletree.topology.retry import Retry, policy_faults, rate_faults
 from tupletree.topology.signatures import BoltDescription, read_class, schemas_of
 from tupletree.topology.splits import SplitSpout, split_faults
-from tupletree.topology.spout_limits import pending_faults
 from tupletree.topology.streams import Schema
 
 __all__ = ["BoltHandle", "SinkHandle", "Source", "SpoutHandle", "StreamReference", "Topology"]

@@ -1,7 +1,7 @@
 """What can be known to be wrong with windows and joins before they run.
 
 Owns the judgement of their settings: alone, and among the streams they read; against the options of a run see
-`window_limits`. Pure: descriptions in, findings out.
+`limits`. Pure: descriptions in, findings out.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ from tupletree.tasks.async_spout import OpeningError
 from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
-from tupletree.topology.window_limits import refuse_stuck
+from tupletree.topology.limits import refuse_stuck
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.records import Acked, Died
 from tupletree.tracking.retry import RestartPolicy

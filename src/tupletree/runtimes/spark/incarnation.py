@@ -61,8 +61,8 @@ from tupletree.sinks.folders import claim_directories
 from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan
 from tupletree.topology.components import AsyncSpout
+from tupletree.topology.limits import refuse_stuck
 from tupletree.topology.model import TopologySpec
-from tupletree.topology.window_limits import refuse_stuck
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import AlreadySettled

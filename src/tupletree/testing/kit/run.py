@@ -24,7 +24,7 @@ from tupletree.testing.virtual.machines import MachineSet
 from tupletree.testing.virtual.network import Call
 from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
-from tupletree.topology.window_limits import refuse_stuck
+from tupletree.topology.limits import refuse_stuck
 
 __all__ = ["run"]
 

@@ -27,8 +27,8 @@ from tupletree.testing.virtual.away import Away
 from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
 from tupletree.topology.components import MessageId
+from tupletree.topology.limits import refuse_stuck
 from tupletree.topology.render import to_text
-from tupletree.topology.window_limits import refuse_stuck
 from tupletree.tracking.outcomes import Outcome
 
 __all__ = ["SimulationError", "SimulationResult", "simulate"]

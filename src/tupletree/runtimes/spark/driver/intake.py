@@ -36,8 +36,8 @@ from tupletree.tasks.orders import Numbers
 from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
+from tupletree.topology.limits import max_pending
 from tupletree.topology.splits import SplitSpout
-from tupletree.topology.spout_limits import max_pending
 from tupletree.tracking.key_lines import ANY
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import Failure
