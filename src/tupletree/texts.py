@@ -8,6 +8,7 @@ codec: there a lone surrogate fails the tuple.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ __all__ = [
     "is_encodable",
     "json_bytes",
     "marked_text",
+    "moment_text",
     "msgpack_bytes",
     "restored",
     "reversible",
@@ -38,6 +40,14 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 reply', '2,000 messages')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def moment_text(seconds: float) -> str:
+    """A moment, in seconds since the Unix epoch, for people: with its date, for a hold may last for days."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:.0f} s since 1970"
 
 
 def is_encodable(text: str) -> bool:

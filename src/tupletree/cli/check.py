@@ -6,7 +6,6 @@ With a state directory also what a start would do with what is stored there.
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tupletree.cli.arguments import Drop, Json, Option, Rename, RuntimeName, Set, SettingsFile, Target
+from tupletree.cli.output import print_shown
 from tupletree.errors import ConfigError, TopologyError
 from tupletree.escaping import escape, escape_json
 from tupletree.texts import counted
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_command"]
 
-PIPED_WIDTH = 240
 
 _SHOWN = {RuntimeName.SPARK: "Spark", RuntimeName.LOCAL: "the local runtime"}
 
@@ -81,7 +80,7 @@ def check_command(
     if as_json:
         print(json.dumps({"topology": spec.name, **counts, "pending": limits}))
         return
-    parts = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+    parts = ", ".join(counted(count, kind) for kind, count in counts.items())
     print(f"{spec.name} is OK: {parts}")
     for name, limit in limits.items():
         print(f"spout {name}: at most {counted(limit, 'message')} of each task open")
@@ -136,7 +135,6 @@ def _show_plan(
 
 
 def _print_table(plan: UpgradePlan) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None)
@@ -144,4 +142,4 @@ def _print_table(plan: UpgradePlan) -> None:
         table.add_column(name, no_wrap=name in {"component", "decision"})
     for step in plan.steps:
         table.add_row(*map(escape, (step.component, step.decision, step.change, step.stored)))
-    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
+    print_shown(table)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tupletree.cli.arguments import Json, StateDir
+from tupletree.cli.output import console
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_block, escape_json
+from tupletree.texts import moment_text
 
 if TYPE_CHECKING:
     from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = ["app", "print_letters"]
 
-PIPED_WIDTH = 240
 
 LISTED = 100
 """Letters that `dead list` shows, unless it is told otherwise: a systematic fault makes thousands."""
@@ -86,7 +85,7 @@ def print_letters(letters: Sequence[DeadLetter], limit: int = 0) -> None:
         [
             (
                 escape(f"{letter.spout}/{_text_of(letter)}"),
-                _time(letter.died_s),
+                moment_text(letter.died_s),
                 str(letter.attempts),
                 letter.failure.kind.value,
                 escape(letter.failure.component) or "–",
@@ -124,16 +123,15 @@ def _print_kinds(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
 def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """The last column is the only one that is cut to fit. Lines of our own: a table of Rich takes 0.3 ms per row."""
     from rich.cells import cell_len, set_cell_size
-    from rich.console import Console
 
-    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    terminal = console()
     widths = [max(map(cell_len, column)) for column in zip(names, *rows, strict=True)]
     for row in (names, *rows):
         line = (" " + "  ".join(map(set_cell_size, row, widths))).rstrip()
-        if cell_len(line) > console.width:
-            line = set_cell_size(line, console.width - 1) + "…"
+        if cell_len(line) > terminal.width:
+            line = set_cell_size(line, terminal.width - 1) + "…"
         if row is names:
-            console.print(line, style="bold", soft_wrap=True)
+            terminal.print(line, style="bold", soft_wrap=True)
         else:
             print(line)
 
@@ -224,8 +222,8 @@ def _page_of(letter: DeadLetter) -> str:
     rows = [
         ("message", f"{letter.spout}/{_text_of(letter)}"),
         ("topology", letter.topology),
-        ("first emitted", _time(letter.first_emitted_s)),
-        ("died", _time(letter.died_s)),
+        ("first emitted", moment_text(letter.first_emitted_s)),
+        ("died", moment_text(letter.died_s)),
         ("attempts", str(letter.attempts)),
         ("why", failure.kind.value + (", permanent" if failure.permanent else "")),
         ("component", f"{failure.component} task {failure.task_id}" if failure.component else ""),
@@ -236,7 +234,3 @@ def _page_of(letter: DeadLetter) -> str:
     ]
     page = "\n".join(f"{name:<14} {escape_block(text)}" for name, text in rows if text)
     return f"{page}\n{escape_block(failure.traceback)}" if failure.traceback else page
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

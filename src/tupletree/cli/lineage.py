@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from tupletree.cli.arguments import Json
+from tupletree.cli.output import print_json, print_shown
 from tupletree.cli.pipelines import PipelineName, Places, StoreUrl, find_places
 from tupletree.errors import ConfigError
-from tupletree.escaping import escape, escape_json
+from tupletree.escaping import escape
+from tupletree.texts import moment_text
 
 if TYPE_CHECKING:
     from rich.tree import Tree as RichTree
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "calls_in_words", "print_tree"]
 
-PIPED_WIDTH = 240
 T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Show what came of messages of a pipeline of routes, and what failed.")
@@ -45,7 +44,7 @@ def tree_command(
     """Show where a message came from and all that came of it, with each call; or all messages of an execution."""
     tree = _ask(pipeline, store, lambda lineage: lineage.tree(asked, limit))
     if as_json:
-        _print_json(tree)
+        print_json(tree)
     else:
         print_tree(tree)
 
@@ -63,7 +62,7 @@ def failures_command(
     found = _ask_all(pipeline, store, asked, lambda lineage: lineage.failures(asked, route=route, limit=limit))
     if as_json:
         for call in found:
-            _print_json(call)
+            print_json(call)
         return
     if not found:
         print("no failures")
@@ -73,13 +72,13 @@ def failures_command(
     table = Table("when", "route", "adapter", "message", "attempt", "took", "error", box=None)
     for call in found:
         table.add_row(
-            _time(call.started_s),
+            moment_text(call.started_s),
             *map(escape, (call.route, call.adapter, call.message)),
             str(call.attempt),
             _span(call.took_s),
             escape(call.error),
         )
-    _print(table)
+    print_shown(table)
 
 
 @app.command("stats")
@@ -97,7 +96,7 @@ def stats_command(
     found = _ask_all(pipeline, store, asked, lambda lineage: lineage.stats(asked, since_s=since_s))
     if as_json:
         for one in found:
-            _print_json(one)
+            print_json(one)
         return
     if not found:
         print("no calls")
@@ -116,7 +115,7 @@ def stats_command(
             *spans,
             f"{one.rate_per_s:,.1f}",
         )
-    _print(table)
+    print_shown(table)
 
 
 def print_tree(tree: Tree) -> None:
@@ -147,7 +146,7 @@ def print_tree(tree: Tree) -> None:
         if message.more_children:
             _add_more(branch, message.more_children)
         waiting += [(branch, child) for child in reversed(message.children)]
-    _print(root)
+    print_shown(root)
 
 
 def _add_more(branch: RichTree, count: int) -> None:
@@ -208,24 +207,6 @@ def _lineage_of(place: Places) -> str:
     if not place.lineage:
         raise ConfigError("this pipeline writes no lineage", where=place.name, got="lineage level off")
     return place.lineage
-
-
-def _print(shown: object) -> None:
-    from rich.console import Console
-
-    # In a pipe each message stays on one line: most are longer than 80 columns.
-    width = None if sys.stdout.isatty() else PIPED_WIDTH
-    Console(markup=False, highlight=False, emoji=False, width=width).print(shown)
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    print(escape_json(msgspec.json.encode(value).decode()))
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _span(seconds: float) -> str:

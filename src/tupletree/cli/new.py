@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from tupletree.errors import ConfigError
 
-__all__ = ["new_command"]
+__all__ = ["make_folder", "new_command"]
 
 _TOPOLOGY = '''\
 """{name}: count the words of text files, and know the outcome of every line."""
@@ -110,26 +111,47 @@ def new_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the topology and its folder, as in word-count.")],
 ) -> None:
     """Make a folder NAME with a topology that runs, its test, sample input and a README."""
-    from tupletree.cli.target import check_module_name
-    from tupletree.topology.check import name_fault
+    module = make_folder(name, "topology", _files)
+    print(f"next: cd {shlex.quote(name)} && tupletree run {module}.py")
 
-    folder = Path(name)
-    if fault := name_fault("topology", folder.name, name):
-        raise ConfigError(fault.what, where=name, expected=fault.expected, next_step=fault.next_step)
-    module = folder.name.replace("-", "_")
-    check_module_name(module, (folder / f"{module}.py").absolute())
-    values = {"name": folder.name, "module": module}
-    files = {
+
+def _files(name: str, module: str) -> dict[str, str]:
+    values = {"name": name, "module": module}
+    return {
         f"{module}.py": _TOPOLOGY.format(**values),
         f"test_{module}.py": _TEST.format(**values),
         "README.md": _README.format(**values),
         "lines.txt": _LINES,
     }
+
+
+def make_folder(name: str, kind: str, files: Callable[[str, str], Mapping[str, str]]) -> str:
+    """Make a folder with files, and print their names.
+
+    Args:
+        name: of the folder, as typed.
+        kind: what has the folder's name.
+        files: folder's name, module's name → file → text.
+
+    Returns:
+        The name of the module in it.
+
+    Raises:
+        ConfigError: the name is not allowed, or there is such a folder.
+    """
+    from tupletree.cli.target import check_module_name
+    from tupletree.topology.check import name_fault
+
+    folder = Path(name)
+    if fault := name_fault(kind, folder.name, name):
+        raise ConfigError(fault.what, where=name, expected=fault.expected, next_step=fault.next_step)
+    module = folder.name.replace("-", "_").replace(".", "_")
+    check_module_name(module, (folder / f"{module}.py").absolute())
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise ConfigError("this exists already", where=name, next_step="choose another name") from None
-    for file, text in files.items():
+    for file, text in files(folder.name, module).items():
         (folder / file).write_text(text, encoding="utf-8")
         print(folder / file)
-    print(f"next: cd {shlex.quote(name)} && tupletree run {module}.py")
+    return module

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tupletree.cli.arguments import Json
+from tupletree.cli.output import print_json, print_shown
 from tupletree.cli.parameters import url_from
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.escaping import escape, escape_json
+from tupletree.texts import moment_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +27,6 @@ __all__ = ["app"]
 
 BATCH = 1000
 SHOWN_CHARACTERS = 100
-PIPED_WIDTH = 240
 NUMBERS = frozenset({"ready", "leased", "delayed", "dead", "deliveries"})
 
 app = typer.Typer(no_args_is_help=True, help="Check, look into, fill and empty message queues.")
@@ -67,7 +67,7 @@ def check_command(url: Url, create: Create = False, as_json: Json = False) -> No
         took_ms = (time.perf_counter() - started_s) * 1000
         capabilities = broker.capabilities
     if as_json:
-        _print_json({"url": parts.shown, "ok": True, "ms": round(took_ms, 1), "capabilities": capabilities})
+        print_json({"url": parts.shown, "ok": True, "ms": round(took_ms, 1), "capabilities": capabilities})
         return
     print(f"ok: {escape(parts.shown)}, a probe was published, leased and acked ({took_ms:.0f} ms with connecting)")
     lacking = [name for name in capabilities.__struct_fields__ if getattr(capabilities, name) in (False, ())]
@@ -80,7 +80,7 @@ def depth_command(url: Url, as_json: Json = False) -> None:
     with _connect(url) as (broker, parts):
         depths = {name: broker.depth(name) for name in ([parts.queue] if parts.queue else broker.queues())}
     if as_json:
-        _print_json({"url": parts.shown, "queues": depths})
+        print_json({"url": parts.shown, "queues": depths})
         return
     if not depths:
         print("no queues")
@@ -90,7 +90,7 @@ def depth_command(url: Url, as_json: Json = False) -> None:
         table.add_row(
             escape(name), *(f"{number:,}" for number in (depth.ready, depth.leased, depth.delayed, depth.dead))
         )
-    _print_table(table)
+    print_shown(table)
 
 
 @app.command("peek")
@@ -149,7 +149,7 @@ def publish_command(
             new += broker.publish(queue, batch)
             given += len(batch)
     if as_json:
-        _print_json({"queue": queue, "published": new, "known": given - new})
+        print_json({"queue": queue, "published": new, "known": given - new})
     else:
         print(f"published: {new}" + (f" ({given - new} had an id that is in the queue already)" if new < given else ""))
 
@@ -202,7 +202,7 @@ def move_command(
             broker.declare(target)
         moved = broker.move(source, target, state=_state(state), limit=limit or 0, ids=ids or ())
     if as_json:
-        _print_json({"source": source, "target": target, "moved": moved})
+        print_json({"source": source, "target": target, "moved": moved})
     else:
         print(f"moved: {moved}, from {escape(source)} to {escape(target)}")
 
@@ -253,18 +253,18 @@ def _batches(messages: Iterator[Message]) -> Iterator[Sequence[Message]]:
 def _show(found: Sequence[Stored], *, as_json: bool) -> None:
     if as_json:
         for stored in found:
-            _print_json(_plain(stored))
+            print_json(_plain(stored))
         return
     if not found:
         print("no messages")
         return
     table = _table("id", "deliveries", "due", "reason", "body")
     for stored in found:
-        due = _time(stored.due_s) if stored.due_s else "–"
+        due = moment_text(stored.due_s) if stored.due_s else "–"
         table.add_row(
             escape(stored.message.id), str(stored.deliveries), due, escape(stored.reason) or "–", _body(stored.message)
         )
-    _print_table(table)
+    print_shown(table)
 
 
 def _line_of(message: Message, *, as_json: bool) -> str:
@@ -276,14 +276,10 @@ def _line_of(message: Message, *, as_json: bool) -> str:
 
 
 def _plain(stored: Stored) -> dict[str, Any]:
-    return {
-        **_plain_message(stored.message),
-        "state": stored.state,
-        "deliveries": stored.deliveries,
-        "due_s": stored.due_s,
-        "published_s": stored.published_s,
-        "reason": stored.reason,
-    }
+    import msgspec
+
+    plain = msgspec.structs.asdict(stored)
+    return {**_plain_message(plain.pop("message")), **plain}
 
 
 def _plain_message(message: Message) -> dict[str, Any]:
@@ -320,20 +316,3 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True)
     return table
-
-
-def _print_table(table: Table) -> None:
-    from rich.console import Console
-
-    # In a pipe each message stays on one line: most are longer than 80 columns.
-    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
-
-
-def _print_json(value: object) -> None:
-    import msgspec
-
-    print(escape_json(msgspec.json.encode(value).decode()))
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -7,16 +7,16 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from tupletree.cli.arguments import Drop, Json, Rename, Set, StateDir
+from tupletree.cli.output import print_shown
 from tupletree.errors import ConfigError, Finding
 from tupletree.escaping import escape, escape_json
-from tupletree.texts import counted
+from tupletree.texts import counted, moment_text
 
 if TYPE_CHECKING:
     from tupletree.runtimes.inspect import ComponentState
@@ -26,8 +26,6 @@ __all__ = ["state_command"]
 
 EXPORT_ROWS = 50_000
 """Rows that an export holds in memory at a time."""
-
-PIPED_WIDTH = 240
 
 
 def state_command(
@@ -131,7 +129,6 @@ def _chosen(components: list[ComponentState], names: Sequence[str]) -> list[Comp
 
 
 def _print_table(component: ComponentState, epoch: int, limit: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None)
@@ -142,14 +139,14 @@ def _print_table(component: ComponentState, epoch: int, limit: int) -> None:
     for entry in component.entries():
         keys += 1
         if not limit or keys <= limit:
-            until = "" if entry.expires_s is None else _time(entry.expires_s)
+            until = "" if entry.expires_s is None else moment_text(entry.expires_s)
             expires = expires or bool(until)
             table.add_row(escape(_text(entry.key)), escape(_text(entry.value)), until)
     if not expires:
         table.columns.pop()
     size = f"{counted(component.size_bytes, 'byte')} in {counted(len(component.segments), 'file')}"
     print(f"{component.name}: {counted(keys, 'key')}, {size}, epoch {epoch}")
-    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
+    print_shown(table)
     if limit and keys > limit:
         print(f"... and {keys - limit} more: --limit 0 shows them all, --export FILE writes them to a file")
 
@@ -258,7 +255,3 @@ def _text(value: Any) -> str:
     from tupletree.data.payloads import to_jsonable
 
     return value if type(value) is str else json.dumps(to_jsonable(value), ensure_ascii=False)
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

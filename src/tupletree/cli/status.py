@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from tupletree.cli.arguments import Json, StateDir
+from tupletree.cli.output import print_shown
 from tupletree.escaping import escape, escape_json
+from tupletree.texts import moment_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,15 +51,14 @@ def print_status(place: Path, status: Status) -> None:
 
     progress = progress_in(status)
     print(escape(f"{status.topology} on {status.runtime}: {_state(status, progress.state)}"))
-    print(escape(f"  process {status.process} on {status.host}, started {_time(status.started_s)}"))
+    print(escape(f"  process {status.process} on {status.host}, started {moment_text(status.started_s)}"))
     shown = cells(progress)
     if sys.stdout.isatty():
-        from rich.console import Console
         from rich.table import Table
 
         table = Table(*(name for name, _ in shown), box=None)
         table.add_row(*(text for _, text in shown))
-        Console(markup=False, highlight=False).print(table)
+        print_shown(table)
     else:
         print("  " + "  ".join(f"{name} {text}" for name, text in shown))
     _print_work(progress)
@@ -89,11 +90,7 @@ def _print_work(progress: Progress) -> None:
 def _state(status: Status, state: str) -> str:
     if status.is_alive(time.time()):
         return f"{state} for {status.progress.get('seconds', 0.0):,.0f} s"
-    when = _time(status.updated_s)
+    when = moment_text(status.updated_s)
     if status.ended:
         return f"{state}, ended {when}"
     return f"crashed, last heartbeat {when} ({state})"
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tupletree.cli.arguments import Json, StateDir
+from tupletree.cli.output import print_json, print_shown
 from tupletree.cli.pipelines import LedgerUrl, PipelineName, existing, find_places, were_run_here
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_block, escape_json
@@ -118,10 +119,8 @@ def _account(message: str, pipeline: str | None, ledger: str | None) -> Account 
 
 def print_account(account: Account, *, as_json: bool = False) -> None:
     """What can be told of a message of a pipeline."""
-    import msgspec
-
     if as_json:
-        print(escape_json(msgspec.json.encode(account).decode()))
+        print_json(account)
         return
     of = f" of execution {account.executions[0]}" if len(account.executions) == 1 else ""
     more = f" of {len(account.executions)} executions" if len(account.executions) > 1 else ""
@@ -156,7 +155,6 @@ def print_history(facts: Iterable[Fact]) -> None:
 
 
 def _print_table(facts: list[Fact]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     has_epochs = any(fact.epoch >= 0 for fact in facts)
@@ -170,7 +168,7 @@ def _print_table(facts: list[Fact]) -> None:
             fact.what,
             escape(fact.detail) or "–",
         )
-    Console(markup=False, highlight=False).print(table)
+    print_shown(table)
 
 
 def _time(fact: Fact) -> str:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
 from tupletree.routes.ledger import Ledger, MessageAccount, MessageRow
 from tupletree.routes.lineage import Call, Lineage
 from tupletree.routes.lost import QueuePlaces, find_lost_among
+from tupletree.texts import moment_text
 
-__all__ = ["Account", "Event", "Relative", "account_of", "utc", "with_losses"]
+__all__ = ["Account", "Event", "Relative", "account_of", "with_losses"]
 
 MAX_BELOW = 1_000
 MAX_NAMED = 20
@@ -126,13 +126,8 @@ def with_losses(account: Account, ledger: Ledger, queues: QueuePlaces) -> Accoun
     lost = find_lost_among(ledger, queues, rows)
     if not lost:
         return account
-    sentence = f"it is lost: {lost[0].reason}; {account.state} since {utc(rows[0].changed_s)}"
+    sentence = f"it is lost: {lost[0].reason}; {account.state} since {moment_text(rows[0].changed_s)}"
     return msgspec.structs.replace(account, sentence=sentence, is_lost=True)
-
-
-def utc(seconds: float) -> str:
-    """A time of day for people."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _below(known: MessageAccount, ledger: Ledger) -> tuple[list[MessageRow], bool]:
@@ -161,7 +156,7 @@ def _sentence(known: MessageAccount, calls: Sequence[Call]) -> str:
         count = known.children_total
         words += f"; {count:,} message{'s' * (count != 1)} came of it" if count else "; nothing came of it"
     if row.state in {"processing", "held"} and calls and calls[-1].status == "pending":
-        words += f"; it is in adapter {calls[-1].adapter} since {utc(calls[-1].started_s)}"
+        words += f"; it is in adapter {calls[-1].adapter} since {moment_text(calls[-1].started_s)}"
     if known.unpublished:
         words += "; its broker has not confirmed it yet, and it is published again at the next start"
     return words
@@ -180,29 +175,31 @@ def _because(row: MessageRow) -> str:
 
 def _pending(row: MessageRow) -> str:
     where = f"it waits in {row.queue} for route {row.route}" if row.route else f"it waits in {row.queue}"
-    return f"{where}, since {utc(row.created_s)}"
+    return f"{where}, since {moment_text(row.created_s)}"
 
 
 def _retrying(row: MessageRow) -> str:
-    again = f"it is tried again at {utc(row.due_s)}" if row.due_s else "it is tried again"
+    again = f"it is tried again at {moment_text(row.due_s)}" if row.due_s else "it is tried again"
     return f"{again} by route {row.route}; {_attempts(row)} failed, the last one: {_because(row)}"
 
 
 def _dead(row: MessageRow) -> str:
     route = f" of route {row.route}" if row.route else ""
-    return f"it is a dead letter{route} after {_attempts(row)}, since {utc(row.changed_s)}: {_because(row)}"
+    return f"it is a dead letter{route} after {_attempts(row)}, since {moment_text(row.changed_s)}: {_because(row)}"
 
 
 _WORDS: dict[str, Callable[[MessageRow], str]] = {
     "pending": _pending,
-    "processing": lambda row: f"route {row.route} works on it, attempt {row.failures + 1}, since {utc(row.changed_s)}",
-    "held": lambda row: f"route {row.route} holds it for a batch, since {utc(row.changed_s)}",
+    "processing": lambda row: (
+        f"route {row.route} works on it, attempt {row.failures + 1}, since {moment_text(row.changed_s)}"
+    ),
+    "held": lambda row: f"route {row.route} holds it for a batch, since {moment_text(row.changed_s)}",
     "retrying": _retrying,
-    "done": lambda row: f"route {row.route} was done with it at {utc(row.changed_s)}",
-    "filtered": lambda row: f"route {row.route} filtered it at {utc(row.changed_s)}: {_because(row)}",
-    "unrouted": lambda row: f"it left the pipeline: no route reads {row.queue}, since {utc(row.created_s)}",
+    "done": lambda row: f"route {row.route} was done with it at {moment_text(row.changed_s)}",
+    "filtered": lambda row: f"route {row.route} filtered it at {moment_text(row.changed_s)}: {_because(row)}",
+    "unrouted": lambda row: f"it left the pipeline: no route reads {row.queue}, since {moment_text(row.created_s)}",
     "dead": _dead,
-    "cancelled": lambda row: f"its execution was cancelled, at {utc(row.changed_s)}",
+    "cancelled": lambda row: f"its execution was cancelled, at {moment_text(row.changed_s)}",
 }
 
 

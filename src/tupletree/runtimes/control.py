@@ -26,7 +26,7 @@ from tupletree.durable import DECODE_ERRORS, create_new, is_real_folder, private
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.runtimes.requests import RequestFolder
-from tupletree.texts import json_bytes
+from tupletree.texts import json_bytes, moment_text
 from tupletree.tracking.facts import Fact
 
 __all__ = [
@@ -372,13 +372,12 @@ def _leave(state_dir: Path, request_id: str, request: _StoredRequest, wait_s: fl
 
 
 def _no_process(state_dir: Path, status: Status) -> TupletreeError:
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(status.updated_s))
     ended = "ended" if status.ended else "had its last heartbeat"
     words = "--runtime local --durable " if status.runtime == "local" else ""
     return RuntimeUnavailableError(
         "no process runs this topology now",
         where=str(state_dir),
-        got=f"process {status.process} on {status.host}, which {ended} at {when}",
+        got=f"process {status.process} on {status.host}, which {ended} at {moment_text(status.updated_s)}",
         next_step=(
             f"start it: tupletree run TARGET {words}--state-dir {state_dir}"
             if status.resumes

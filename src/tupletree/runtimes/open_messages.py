@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tupletree.texts import moment_text
 from tupletree.tracking.pending import Pending
 
 __all__ = ["NOTHING_OPEN", "OpenMessages", "open_messages"]
@@ -76,4 +76,4 @@ def open_messages(
 def _first_at(seconds: float | None) -> str:
     if seconds is None:
         return ""
-    return f" (the first at {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime(seconds))})"
+    return f" (the first at {moment_text(seconds)})"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from tupletree.ids import hex_id
-from tupletree.tracking.holds import moment_text
+from tupletree.texts import moment_text
 from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Died, Released, Retry, SourceRetry

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-__all__ = ["Hold", "HoldKind", "added_up", "moment_text"]
+from tupletree.texts import moment_text
+
+__all__ = ["Hold", "HoldKind", "added_up"]
 
 HoldKind: TypeAlias = Literal[
     "retry", "source", "held", "call", "work", "turn", "key", "order", "queue", "outage", "rate", "write"
@@ -134,14 +135,6 @@ def added_up(holds: Iterable[Hold]) -> tuple[Hold, ...]:
             )
         found[one.kind, one.component] = one
     return tuple(one for one in found.values() if one.count)
-
-
-def moment_text(seconds: float) -> str:
-    """A moment for people: with its date, for a hold may last for days."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return f"{seconds:.0f} s since 1970"
 
 
 def _first(one: float | None, other: float | None) -> float | None:

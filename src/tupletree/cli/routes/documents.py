@@ -11,9 +11,11 @@ import typer
 
 from tupletree.cli.arguments import Json
 from tupletree.cli.graph import GraphFormat
+from tupletree.cli.new import make_folder
 from tupletree.cli.pipelines import require_packages
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_json
+from tupletree.texts import counted
 
 if TYPE_CHECKING:
     from tupletree.routes.document import Document
@@ -44,7 +46,7 @@ def validate_command(pipelines: Pipelines, as_json: Json = False) -> None:
         row = {"file": pipeline, "ok": True, "faults": [], **_counts(document), "notes": notes(document)}
         found.append(row)
         if not as_json:
-            counts = ", ".join(_count(row[f"{what}s"], what) for what in ("route", "adapter", "queue"))
+            counts = ", ".join(counted(row[f"{what}s"], what) for what in ("route", "adapter", "queue"))
             print(f"{escape(document.spec.name)} is OK: {counts}")
     if as_json:
         _print_json({"ok": not faults, "documents": found})
@@ -89,7 +91,7 @@ def run_tests_command(
             print(f"{'ok    ' if trial.passed else 'FAILED'}  {escape(trial.name)}  ({trial.place})")
             for problem in trial.problems:
                 print("  " + problem.replace("\n", "\n  "))
-        print(f"{_count(len(trials), 'test')}, {failed} failed")
+        print(f"{counted(len(trials), 'test')}, {failed} failed")
     raise typer.Exit(1 if failed else 0)
 
 
@@ -130,22 +132,9 @@ def new_command(
 ) -> None:
     """Make a folder NAME with a pipeline, an adapter, its test and a README."""
     require_packages()
-    from tupletree.cli.target import check_module_name
     from tupletree.routes.document import sample_files
-    from tupletree.topology.check import name_fault
 
-    folder = Path(name)
-    if fault := name_fault("pipeline", folder.name, name):
-        raise ConfigError(fault.what, where=name, expected=fault.expected, next_step=fault.next_step)
-    module = folder.name.replace("-", "_").replace(".", "_")
-    check_module_name(module, (folder / f"{module}.py").absolute())
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise ConfigError("this exists already", where=name, next_step="choose another name") from None
-    for file, text in sample_files(folder.name, module).items():
-        (folder / file).write_text(text, encoding="utf-8")
-        print(folder / file)
+    make_folder(name, "pipeline", sample_files)
     print(f"next: cd {shlex.quote(name)} && tupletree routes validate pipeline.yaml")
 
 
@@ -165,10 +154,6 @@ def _counts(document: Document) -> dict[str, Any]:
         "adapters": sum(len(route.adapters) for route in routes),
         "queues": len(queues),
     }
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _print_json(value: Any) -> None:
