@@ -35,6 +35,7 @@ __all__ = [
     "UnusableDataError",
     "did_you_mean",
     "is_outage",
+    "nearest",
     "one_of",
 ]
 
@@ -85,12 +86,19 @@ def one_of(names: Iterable[str]) -> str:
     return ", ".join(names) or "(none)"
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A suggestion for a misspelt name; empty if no name is close."""
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The name that was probably meant, whatever the case and the dashes; empty if none is close."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else ""
+    folded = {one.casefold().replace("-", "_"): one for one in known}
+    near = difflib.get_close_matches(name.casefold().replace("-", "_"), folded, n=1, cutoff=0.6)
+    return folded[near[0]] if near else ""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A suggestion for a misspelt name; empty if no name is close."""
+    near = nearest(name, names)
+    return f"did you mean {near!r}?" if near else ""
 
 
 class TupletreeError(Exception):

@@ -125,7 +125,7 @@ def test_headers_that_fit_no_frame_are_refused_and_a_reason_that_does_not_is_cut
 
 def test_urls_of_rabbitmq_are_taken_apart_and_wrong_ones_named() -> None:
     for text, expected in (
-        ("amqp://127.0.0.1?timeout=3", "did you mean timeout_s?"),
+        ("amqp://127.0.0.1?timeout=3", "did you mean 'timeout_s'?"),
         ("amqp://127.0.0.1?max_lease_s=0", "wrong value for max_lease_s"),
         ("amqps://me:hunter2@127.0.0.1?heartbeat_s=soon", "a number"),
     ):

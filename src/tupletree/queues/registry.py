@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, RuntimeUnavailableError, nearest
 from tupletree.queues.contract import Broker
 from tupletree.queues.named import Queue
 from tupletree.queues.urls import QueueUrl, parse_url
@@ -50,31 +50,13 @@ def open_sqlite(url: QueueUrl) -> Broker:
     return SqliteBroker(Path(url.path), **settings)
 
 
-def _open_redis(url: QueueUrl) -> Broker:
-    from tupletree.queues.redis import open_redis
-
-    return open_redis(url)
-
-
-def _open_nats(url: QueueUrl) -> Broker:
-    from tupletree.queues.nats import open_nats
-
-    return open_nats(url)
-
-
-def _open_rabbitmq(url: QueueUrl) -> Broker:
-    from tupletree.queues.rabbitmq import open_rabbitmq
-
-    return open_rabbitmq(url)
-
-
-_RABBITMQ = _Scheme(_open_rabbitmq, "rabbitmq")
-_REDIS = _Scheme(_open_redis, "redis")
+_RABBITMQ = _Scheme("tupletree.queues.rabbitmq:open_rabbitmq", "rabbitmq")
+_REDIS = _Scheme("tupletree.queues.redis:open_redis", "redis")
 _schemes: dict[str, _Scheme] = {
     "sqlite": _Scheme(open_sqlite),
     "redis": _REDIS,
     "rediss": _REDIS,
-    "nats": _Scheme(_open_nats, "nats"),
+    "nats": _Scheme("tupletree.queues.nats:open_nats", "nats"),
     "amqp": _RABBITMQ,
     "amqps": _RABBITMQ,
 }
@@ -181,13 +163,11 @@ def _function(opening: Opening | str) -> Opening:
 
 
 def _unknown(scheme: str) -> ConfigError:
-    from difflib import get_close_matches
-
     known = schemes()
-    near = get_close_matches(scheme, known, n=1, cutoff=0.6)
+    near = nearest(scheme, known)
     return ConfigError(
         "no broker is known for the scheme of this URL",
         got=f"{scheme}://…",
         expected=f"one of {', '.join(f'{name}://' for name in known)}",
-        next_step=f"did you mean {near[0]}://?" if near else "docs/queues.md tells how to add a broker of your own",
+        next_step=f"did you mean {near}://?" if near else "docs/queues.md tells how to add a broker of your own",
     )

@@ -6,12 +6,11 @@ A password may hold any character, and is never shown. Refuses to know what a sc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
-from tupletree.errors import ConfigError, Finding
+from tupletree.errors import ConfigError, Finding, did_you_mean, one_of
 
 __all__ = ["HIDDEN", "QueueUrl", "is_secret", "parse_url", "url_of", "without_secrets"]
 
@@ -77,9 +76,9 @@ class QueueUrl(msgspec.Struct, frozen=True):
         findings = []
         for name, text in self.options.items():
             if name not in known:
-                findings.append(
-                    Finding("unknown option of a queue", self.shown, name, next_step=_near(name, [*known, "queue"]))
-                )
+                names = [*known, "queue"]
+                way_out = did_you_mean(name, names) or f"known are {one_of(names)}"
+                findings.append(Finding("unknown option of a queue", self.shown, name, next_step=way_out))
                 continue
             try:
                 found[name] = msgspec.convert(text, known[name], strict=False)
@@ -190,10 +189,3 @@ def _host_and_port(address: str, scheme: str) -> tuple[str, int]:
             expected="a number up to 65535; encode @ : / in a password as %40 %3A %2F",
         )
     return host, int(port)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"

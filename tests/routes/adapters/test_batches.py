@@ -160,7 +160,7 @@ def test_a_row_without_a_key_fails_for_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        ({"table": "doks"}, "did you mean docs?"),
+        ({"table": "doks"}, "did you mean 'docs'?"),
         ({"columns": {"id": "message.id", "knd": "payload.kind"}}, "has not these columns"),
         ({"columns": {"kind": "message.id"}}, "no unique constraint on kind"),
         ({"setup": ["CREATE TABEL x"]}, "refuses the setup"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tupletree.errors import did_you_mean
 from tupletree.queues.contract import UnknownQueueError
 from tupletree.queues.messages import Delivery, Failure, Letter, Message
 from tupletree.queues.sqlite.columns import by_lease, columns_of, json_text, message_of, parse_handle
@@ -25,7 +26,6 @@ INLINE_BYTES = 2000
 
 FOREVER_S = 1e9
 _PROMOTED_AT_ONCE = 1000
-_LIVE = (READY, DELAYED, LEASED, WAITING)
 _COLUMNS = {READY: "ready", DELAYED: "delayed", LEASED: "leased", WAITING: "waiting", DEAD: "dead"}
 
 _ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -482,14 +482,12 @@ def _insert_large(connection: sqlite3.Connection, row: tuple[Any, ...], counts: 
 
 
 def _unknown(connection: sqlite3.Connection, name: str, where: str) -> UnknownQueueError:
-    from difflib import get_close_matches
-
     names = [known for (known,) in connection.execute("SELECT name FROM tupletree_queues ORDER BY name")]
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
+    meant = did_you_mean(name, names)
     return UnknownQueueError(
         "there is no such queue",
         where=where,
         got=repr(name),
-        expected=f"one of {', '.join(names[:20])}" if names and not near else "",
-        next_step=f"did you mean {near[0]!r}?" if near else "declare it first, or publish to it with `open_queue`",
+        expected=f"one of {', '.join(names[:20])}" if names and not meant else "",
+        next_step=meant or "declare it first, or publish to it with `open_queue`",
     )

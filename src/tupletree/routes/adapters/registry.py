@@ -10,11 +10,10 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
-from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, RuntimeUnavailableError, nearest
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig
 from tupletree.routes.adapters.functions import adapter_of
 
@@ -133,7 +132,7 @@ def find(type_name: str) -> type[Adapter[Any]]:
         "no adapter has this name",
         got=repr(type_name),
         expected=f"one of {', '.join(known)}, or module:Class, or module:function",
-        nearest=_nearest(type_name, known),
+        nearest=nearest(type_name, known),
     )
 
 
@@ -183,7 +182,7 @@ def _referred(type_name: str) -> type[Adapter[Any]]:
                 f"{walked} has no {part}",
                 got=type_name,
                 expected="the name of an adapter class or a function",
-                nearest=_nearest(part, _callables(target)),
+                nearest=nearest(part, _callables(target)),
             )
         target, walked = getattr(target, part), f"{walked}.{part}"
     return _usable(target, type_name, _callables(importlib.import_module(module_name)))
@@ -200,7 +199,7 @@ def _usable(target: Any, path: str, others: Sequence[str] = ()) -> type[Adapter[
             "this is neither an adapter class nor a function",
             got=f"{path}, {_kind(target)}",
             expected="a class derived from Adapter, StatefulAdapter or BatchAdapter, or a function",
-            nearest=_nearest(name, [one for one in others if one != name]),
+            nearest=nearest(name, [one for one in others if one != name]),
         )
     return adapter_of(target, path)
 
@@ -257,9 +256,3 @@ def _kind(target: Any) -> str:
     return (
         f"the class {target.__qualname__}" if isinstance(target, type) else f"a value of type {type(target).__name__}"
     )
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    folded = {one.casefold().replace("-", "_"): one for one in known}
-    near = get_close_matches(name.casefold().replace("-", "_"), folded, n=1, cutoff=0.6)
-    return folded[near[0]] if near else ""

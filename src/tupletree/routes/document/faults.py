@@ -5,16 +5,15 @@ Owns the codes, which never change their meaning. Refuses to find faults: the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tupletree.errors import ConfigError, Finding
 from tupletree.escaping import escape_block
 from tupletree.routes.document.nodes import Place, Step, path_text
 
-__all__ = ["CODES", "DocumentError", "Fault", "Faults", "nearest"]
+__all__ = ["CODES", "DocumentError", "Fault", "Faults"]
 
 CODES: dict[str, str] = {
     "R100": "the file cannot be read: not there, no UTF-8, or more than 5 MB",
@@ -87,18 +86,7 @@ class Fault(Finding):
 
     def as_dict(self) -> dict[str, Any]:
         """For programs; every key is always there."""
-        return {
-            "code": self.code,
-            "file": self.file,
-            "line": self.line,
-            "column": self.column,
-            "path": self.path,
-            "what": self.what,
-            "got": self.got,
-            "expected": self.expected,
-            "nearest": self.nearest,
-            "next_step": self.next_step,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "where"}  # it says file, line, column
 
 
 class DocumentError(ConfigError):
@@ -165,10 +153,3 @@ class Faults:
         """
         if self._found:
             raise DocumentError([*self])
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The name that was probably meant; empty if none is near."""
-    folded = {one.casefold().replace("-", "_"): one for one in known}
-    near = get_close_matches(name.casefold().replace("-", "_"), folded, n=1, cutoff=0.6)
-    return folded[near[0]] if near else ""

@@ -10,7 +10,8 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from tupletree.routes.document.faults import Faults, nearest
+from tupletree.errors import nearest
+from tupletree.routes.document.faults import Faults
 from tupletree.routes.document.nodes import ListNode, MappingNode, Node, Place, ScalarNode, Step, node_at, shown
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 

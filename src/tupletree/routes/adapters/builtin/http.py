@@ -92,7 +92,7 @@ class HttpConfig(AdapterConfig):
     @model_validator(mode="after")
     def _has_a_host(self) -> HttpConfig:
         if not self.allowed_hosts and not _FIXED.match(self.url):
-            shown = repr(_without_login(self.url))
+            shown = repr(without_secrets(self.url))
             raise ValueError(f"the host of {shown} depends on the message; expected https://host/… or allowed_hosts")
         return self
 
@@ -170,7 +170,7 @@ class HttpRequest(Adapter[HttpConfig]):
             raise PermanentError(
                 "this request cannot be made",
                 got="an address that cannot be read" if "@" in text else str(error),
-                where=_without_login(text.partition("?")[0])[:200],
+                where=without_secrets(text.partition("?")[0])[:200],
             ) from None  # what it quotes may be a part of a password
         if request.url.scheme not in {"http", "https"} or not self._may_ask(request.url):
             raise PermanentError(
@@ -218,7 +218,7 @@ class HttpRequest(Adapter[HttpConfig]):
         return b"".join(parts)
 
     def _transport_fault(self, error: httpx.HTTPError, where: str) -> Exception:
-        text = _without_login(f"{type(error).__name__}: {error}")
+        text = without_secrets(f"{type(error).__name__}: {error}")
         if isinstance(error, httpx.UnsupportedProtocol):
             return PermanentError("this request cannot be made", where=where, got=text)
         away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError)
@@ -256,11 +256,6 @@ class HttpRequest(Adapter[HttpConfig]):
 
 def _escaped(value: Any) -> str:
     return value if isinstance(value, Markup) else quote(str(value), safe="")
-
-
-def _without_login(text: str) -> str:
-    """Text in which addresses show no user and password."""
-    return without_secrets(text)
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int]:

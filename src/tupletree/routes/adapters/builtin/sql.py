@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
-from difflib import get_close_matches
 from typing import Any, Literal
 from uuid import UUID
 
@@ -16,7 +15,14 @@ from pydantic import Field, SecretStr, model_validator
 from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tupletree.errors import ConfigError, ConnectorError, PermanentError, ProcessingError, RuntimeUnavailableError
+from tupletree.errors import (
+    ConfigError,
+    ConnectorError,
+    PermanentError,
+    ProcessingError,
+    RuntimeUnavailableError,
+    did_you_mean,
+)
 from tupletree.queues.urls import without_secrets
 from tupletree.routes.adapters.contract import (
     AdapterConfig,
@@ -177,14 +183,9 @@ class WriteSql(BatchAdapter[SqlConfig]):
     def _check(self, inspector: sa.Inspector) -> None:
         schema, _, name = self.config.table.rpartition(".")
         if not inspector.has_table(name, schema or None):
-            near = get_close_matches(name, inspector.get_table_names(schema or None), n=1)
-            raise ConfigError(
-                "the table is not there",
-                where=self._where,
-                next_step=f"did you mean {near[0]}?"
-                if near
-                else "make it, or give setup: [CREATE TABLE IF NOT EXISTS …]",
-            )
+            meant = did_you_mean(name, inspector.get_table_names(schema or None))
+            way_out = meant or "make it, or give setup: [CREATE TABLE IF NOT EXISTS …]"
+            raise ConfigError("the table is not there", where=self._where, next_step=way_out)
         there = [column["name"] for column in inspector.get_columns(name, schema or None)]
         missing = [column for column in self.config.columns if column not in there]
         if missing:
