@@ -81,7 +81,7 @@ def seen(home: Path, execution: str) -> tuple[list[Call], Account | None]:
 def test_a_call_is_pending_while_it_goes_on_and_then_completed_or_failed_with_hashes(
     tmp_path: Path, start: Start, do: str, status: str
 ) -> None:
-    p = pipeline(tmp_path, route("one", adapter(Waiting)), lineage=LineageSpec("full"))
+    p = pipeline(tmp_path, route("one", adapter(Waiting)), lineage=LineageSpec(level="full"))
     with start(p) as run:
         begun = run.execute({"number": 1, "do": do})
         until(lambda: seen(tmp_path, begun.id)[0])
@@ -107,7 +107,7 @@ def test_a_call_is_pending_while_it_goes_on_and_then_completed_or_failed_with_ha
 
 @both
 def test_so_is_the_call_of_a_batch_for_each_of_its_members(tmp_path: Path, start: Start) -> None:
-    p = pipeline(tmp_path, route("one", adapter(WaitingBatch, size=1)), lineage=LineageSpec("full"))
+    p = pipeline(tmp_path, route("one", adapter(WaitingBatch, size=1)), lineage=LineageSpec(level="full"))
     with start(p) as run:
         begun = run.execute({"number": 1})
         until(lambda: seen(tmp_path, begun.id)[0])

@@ -64,7 +64,7 @@ def test_the_current_span_inside_an_adapter_is_that_of_its_call(
     p = pipeline(
         tmp_path,
         route("one", adapter(Async), adapter(Plain), adapter(Together, size=2), adapter(After)),
-        lineage=LineageSpec("off", spans=True),
+        lineage=LineageSpec(level="off", spans=True),
     )
     with start(p) as run:
         assert run.execute({"number": 1}).wait(HANG_S).state == "completed"

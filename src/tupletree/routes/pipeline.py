@@ -230,7 +230,7 @@ class PipelineRun:
             ConfigError: no such route.
             PayloadError: the payload cannot be published.
         """
-        chosen = init or InitMessage(self._route_of(route), payload, headers or {})
+        chosen = init or InitMessage(route=self._route_of(route), payload=payload, headers=dict(headers or {}))
         reader = self.spec.routes.get(chosen.route)
         if reader is None:
             raise ConfigError(

@@ -66,7 +66,7 @@ def test_a_document_without_faults_becomes_what_it_says() -> None:
 def test_defaults_are_inherited_key_by_key_and_a_routes_own_keys_win() -> None:
     convert, segment = load(FULL, {}).routes.values()
     assert (convert.error_handling.max_retries, convert.error_handling.retry_delay_seconds) == (3, 2.0)
-    assert (segment.error_handling.max_retries, segment.error_handling.dead_letter_queue) == (5, "")
+    assert (segment.error_handling.max_retries, segment.error_handling.dead_letter_queue) == (5, None)
 
 
 def test_a_spec_can_be_sent_to_another_process() -> None:

@@ -74,7 +74,7 @@ def pipeline(home: Path, ledger: str) -> Pipeline:
     def route(name: str, cls: type[Adapter[Any]], out: str) -> RouteSpec:
         adapters = (AdapterSpec(name, name, cls, Config()),)
         retries = ErrorHandling(max_retries=1, retry_delay_seconds=0.01)
-        inbound = Inbound(name, concurrency=8)
+        inbound = Inbound(queue=name, concurrency=8)
         return RouteSpec(name, inbound, adapters, (out,), error_handling=retries, lease_seconds=0.6)
 
     routes = [route("split", Split, "flaky"), route("flaky", Flaky, "index"), route("index", Index, "out")]
@@ -83,7 +83,7 @@ def pipeline(home: Path, ledger: str) -> Pipeline:
         {one.name: one for one in routes},
         ledger=ledger,
         limits=Limits(max_fanout_pending=3),
-        lineage=LineageSpec("off"),
+        lineage=LineageSpec(level="off"),
         on_complete="ended",
     )
     return Pipeline(spec, home=home)

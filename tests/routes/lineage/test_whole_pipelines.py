@@ -53,7 +53,7 @@ def completed(pipeline: Pipeline, count: int, runtime: Runtime) -> str:
 def test_a_pipeline_that_ran_has_the_lineage_of_every_message_and_each_message_its_account(
     tmp_path: Path, runtime: Runtime
 ) -> None:
-    pipeline = fan_out(tmp_path, lineage=LineageSpec("full"))
+    pipeline = fan_out(tmp_path, lineage=LineageSpec(level="full"))
     execution = completed(pipeline, 10, runtime)
     with Lineage.open(f"sqlite:///{tmp_path}/pipeline.lineage.db") as lineage:
         tree = lineage.tree(execution)
@@ -92,7 +92,7 @@ def test_messages_carry_their_trace_and_attributes_and_all_spans_are_of_one_trac
     exporter = InMemorySpanExporter()
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "memory")
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [Installed("memory", exporter)])
-    pipeline = fan_out(tmp_path, lineage=LineageSpec("off", spans=True, cloudevents=True))
+    pipeline = fan_out(tmp_path, lineage=LineageSpec(level="off", spans=True, cloudevents=True))
     execution = completed(pipeline, 8, runtime)
     assert not (tmp_path / "pipeline.lineage.db").exists()
     spans = exporter.get_finished_spans()

@@ -180,7 +180,7 @@ def adapter(cls: type[Adapter[Any]] = Asked, say: str = "", condition: Any = Non
 
 def route(*adapters: AdapterSpec, outbound: Sequence[str] = ("out",), **settings: Any) -> RouteSpec:
     """A route of these adapters."""
-    return RouteSpec("r", Inbound("in"), adapters, tuple(outbound), **settings)
+    return RouteSpec("r", Inbound(queue="in"), adapters, tuple(outbound), **settings)
 
 
 def work(payload: Any, name: str = "m", attempt: int = 1) -> Work:

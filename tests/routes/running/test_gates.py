@@ -13,7 +13,7 @@ from tupletree.routes.running.gates import Gates
 
 def gates(most: int, *limits: int, clock: Sequence[float] = (0.0,), backpressure: Backpressure | None = None) -> Gates:
     routes = {
-        name: RouteSpec(name, Inbound(f"q{name}", concurrency=limit), backpressure=backpressure or Backpressure())
+        name: RouteSpec(name, Inbound(queue=f"q{name}", concurrency=limit), backpressure=backpressure or Backpressure())
         for name, limit in zip("abcdef", limits)
     }
     return Gates(PipelineSpec("p", routes, limits=Limits(max_handlers=most)), lambda: clock[0])
@@ -25,7 +25,8 @@ def test_a_route_gets_no_more_slots_than_its_own_nor_than_all_have_together() ->
 
 
 def test_the_smaller_of_prefetch_and_concurrency_counts() -> None:
-    assert [Inbound("q", 4, 2).in_flight, Inbound("q", 4, 8).in_flight, Inbound("q", 4).in_flight] == [2, 4, 4]
+    inbounds = [Inbound(queue="q", concurrency=4, prefetch=prefetch) for prefetch in (2, 8, None)]
+    assert [one.in_flight for one in inbounds] == [2, 4, 4]
 
 
 def test_slots_that_were_not_needed_are_free_at_once_and_those_who_wait_are_told() -> None:

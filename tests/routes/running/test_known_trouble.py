@@ -89,7 +89,7 @@ def test_pieces_of_a_split_and_what_a_batch_merges_keep_all_their_parents(tmp_pa
         route("split", adapter(Split), out=("q.merge",)),
         route("merge", adapter(Together, size=3), out=("q.end",), at_once=16),
         route("end", adapter(Asked)),
-        lineage=LineageSpec("full"),
+        lineage=LineageSpec(level="full"),
     )
     with start(p) as run:
         begun = run.execute({"count": 6}, route="split")
@@ -238,7 +238,7 @@ def test_payloads_with_nan_big_integers_bytes_and_deep_nesting_come_through_unch
         tmp_path,
         route("one", adapter(SameAsEver), out=("q.two",)),
         route("two", adapter(SameAsEver), out=("out",)),
-        lineage=LineageSpec("full"),
+        lineage=LineageSpec(level="full"),
     )
     with start(p) as run:
         assert run.execute(ODD, route="one").wait(HANG_S).state == "completed"

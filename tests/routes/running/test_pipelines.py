@@ -63,7 +63,7 @@ def route(
 ) -> RouteSpec:
     return RouteSpec(
         name,
-        Inbound(inbound or f"q.{name}", concurrency=at_once),
+        Inbound(queue=inbound or f"q.{name}", concurrency=at_once),
         adapters,
         out,
         error_handling=settings.pop("error_handling", QUICK),
@@ -72,7 +72,7 @@ def route(
 
 
 def pipeline(home: Path, *routes: RouteSpec, **settings: Any) -> Pipeline:
-    spec = PipelineSpec("p", {one.name: one for one in routes}, **{"lineage": LineageSpec("off"), **settings})
+    spec = PipelineSpec("p", {one.name: one for one in routes}, **{"lineage": LineageSpec(level="off"), **settings})
     return Pipeline(spec, home=home)
 
 
@@ -181,8 +181,8 @@ def test_what_others_publish_is_an_execution_of_its_own(
 def test_routes_that_feed_each_other_with_every_limit_1_do_not_wait_for_each_other(tmp_path: Path) -> None:
     p = pipeline(
         tmp_path,
-        RouteSpec("a", Inbound("q.a", 1, 50), (adapter(Countdown),), ("q.b",)),
-        RouteSpec("b", Inbound("q.b", 1, 50), (adapter(Countdown),), ("q.a",)),
+        RouteSpec("a", Inbound(queue="q.a", concurrency=1, prefetch=50), (adapter(Countdown),), ("q.b",)),
+        RouteSpec("b", Inbound(queue="q.b", concurrency=1, prefetch=50), (adapter(Countdown),), ("q.a",)),
         limits=Limits(max_handlers=1, max_fanout_pending=1),
     )
     with p.run() as run:

@@ -15,7 +15,9 @@ from tupletree.routes.pipeline import Pipeline
 def test_what_waits_for_one_pipeline_is_neither_published_nor_told_by_the_other(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     mine, theirs = (
-        Pipeline(PipelineSpec(name, {name: route(name)}, ledger=url, lineage=LineageSpec("off")), home=tmp_path / name)
+        Pipeline(
+            PipelineSpec(name, {name: route(name)}, ledger=url, lineage=LineageSpec(level="off")), home=tmp_path / name
+        )
         for name in ("mine", "theirs")
     )
     ledger = Ledger.open(url)
@@ -37,7 +39,9 @@ def test_what_waits_for_one_pipeline_is_neither_published_nor_told_by_the_other(
 def test_pipelines_whose_queues_have_the_same_names_do_not_take_each_other_s_messages(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     mine, theirs = (
-        Pipeline(PipelineSpec(name, {"r": route("r")}, ledger=url, lineage=LineageSpec("off")), home=tmp_path / name)
+        Pipeline(
+            PipelineSpec(name, {"r": route("r")}, ledger=url, lineage=LineageSpec(level="off")), home=tmp_path / name
+        )
         for name in ("mine", "theirs")
     )
     ledger = Ledger.open(url)

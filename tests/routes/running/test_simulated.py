@@ -56,7 +56,7 @@ def random_pipeline(seed: int, home: Path) -> Pipeline:
         *routes,
         ledger=f"sqlite:///{home}/ledger.db" if apart else "",
         queues={"q.last": f"sqlite:///{home}/other.db"} if draw.random() < 0.3 else {},
-        lineage=LineageSpec(draw.choice(["off", "full"])),
+        lineage=LineageSpec(level=draw.choice(["off", "full"])),
         on_complete="ended",
     )
 

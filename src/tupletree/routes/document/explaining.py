@@ -113,7 +113,7 @@ def notes(document: Document) -> list[str]:
         for route in spec.routes.values()
         for queue in (route.inbound.queue, *route.outbound, route.error_handling.dead_letter_queue)
     }
-    own = sorted({*used, spec.on_complete} - {""} - set(spec.queues))
+    own = sorted({queue for queue in (*used, spec.on_complete) if queue} - set(spec.queues))
     if own:
         found.append(f"in the embedded queue file: {', '.join(own)}")
     if spec.tests:

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tupletree.queues.registry import schemes
-from tupletree.routes.document.building import spec_of
 from tupletree.routes.document.faults import DocumentError, Faults
 from tupletree.routes.document.frozen import frozen
-from tupletree.routes.document.model import DocumentModel
+from tupletree.routes.document.model import DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode
 from tupletree.routes.document.reading import read_document
-from tupletree.routes.document.spec import PipelineSpec
+from tupletree.routes.document.spec import AdapterSpec, PipelineSpec, RouteSpec
 from tupletree.routes.document.stages import REGISTRY, Lookup, adapters_of, check_modules
 from tupletree.routes.document.typed import inherited, typed_document
 from tupletree.routes.document.whole import check_fit, check_tests, check_whole
@@ -84,9 +83,46 @@ def read(
     check_modules(typed.model, root, folder, faults)
     check_whole(typed.model, root, faults, schemes(), complete=typed.complete)
     settings = [adapter.config for route in adapters.values() for adapter in route]
-    spec = spec_of(typed.model, adapters, frozen(reading.sources, root, environ, settings), folder)
+    spec = _spec_of(typed.model, adapters, frozen(reading.sources, root, environ, settings), folder)
     check_fit(typed.model, spec, root, faults)
     if typed.complete:
         check_tests(typed.model, spec, root, faults)
     faults.refuse()
     return Document(spec, typed.model, root)
+
+
+def _spec_of(
+    document: DocumentModel, adapters: Mapping[str, tuple[AdapterSpec, ...]], source: str, search_path: str
+) -> PipelineSpec:
+    """What runs, put together: `adapters` are those of every route, `source` is the text that is kept of it."""
+    return PipelineSpec(
+        name=document.pipeline,
+        routes={name: _route(name, route, adapters[name]) for name, route in document.routes.items()},
+        queues={name: queue.url for name, queue in document.queues.items() if queue.url},
+        sinks=frozenset(name for name, queue in document.queues.items() if queue.sink),
+        queue_file=document.queue_file,
+        ledger=document.ledger,
+        limits=document.limits,
+        lineage=document.lineage,
+        settings=document.settings,
+        init_message=document.init_message,
+        on_complete=document.on_complete or "",
+        tests=tuple(test.model_dump(exclude_unset=True) for test in document.tests),
+        source=source,
+        description=document.description,
+        search_path=search_path,
+    )
+
+
+def _route(name: str, route: RouteModel, adapters: tuple[AdapterSpec, ...]) -> RouteSpec:
+    return RouteSpec(
+        name=name,
+        inbound=route.inbound,
+        adapters=adapters,
+        outbound=tuple(outbound.queue for outbound in route.outbound),
+        description=route.description,
+        error_handling=route.error_handling,
+        timeout_seconds=route.timeout_seconds,
+        backpressure=route.backpressure,
+        lease_seconds=route.lease_seconds,
+    )

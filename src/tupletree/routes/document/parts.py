@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Count", "Name", "Part", "QueueName", "Seconds", "SomeSeconds"]
+__all__ = ["Count", "Level", "Name", "Part", "QueueName", "Seconds", "SomeSeconds"]
 
 LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 MAX_QUEUE_NAME = 200
@@ -35,6 +35,22 @@ QueueName = Annotated[str, AfterValidator(_legal_queue), WithJsonSchema({"type":
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 SomeSeconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+
+
+LEVEL = re.compile(r"off|failures|full|sampled:(?P<share>0?\.[0-9]+|1(?:\.0*)?)")
+LEVEL_SCHEMA = r"^(off|failures|full|sampled:(0?\.[0-9]+|1(\.0*)?))$"
+"""The same for JSON Schema, whose expressions have no named groups."""
+
+
+def _level(text: str) -> str:
+    found = LEVEL.fullmatch(text)
+    if found and (found["share"] is None or float(found["share"]) > 0):
+        return text
+    expected = "off, failures, full, or sampled:SHARE, with a share above 0 and at most 1"
+    raise PydanticCustomError("level", "no level of lineage", {"expected": expected})
+
+
+Level = Annotated[str, AfterValidator(_level), WithJsonSchema({"type": "string", "pattern": LEVEL_SCHEMA})]
 
 
 class Part(BaseModel):

@@ -74,7 +74,7 @@ def _refine(parts: dict[str, Any], condition: dict[str, Any]) -> None:
     whole = parts["DocumentModel"]["properties"]
     queue = whole["queues"]["additionalProperties"]
     whole["queues"]["additionalProperties"] = {"anyOf": [{"type": "string"}, queue]}
-    level = parts["LineageModel"]["properties"]["level"]
+    level = parts["LineageSpec"]["properties"]["level"]
     kept = {key: whole["lineage"].pop(key) for key in ("description", "default") if key in whole["lineage"]}
     whole["lineage"] = {**kept, "anyOf": [{"type": "string", "pattern": level["pattern"]}, whole["lineage"]]}
     whole["include"] = {

@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import Field
+
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, BatchAdapter
+from tupletree.routes.document.parts import Count, Level, Part, QueueName, Seconds
 
 __all__ = [
     "MOST_HELD",
@@ -28,19 +31,15 @@ MOST_HELD = 10_000
 """Messages of a route that adapters hold, beyond which it leases no others."""
 
 
-@dataclass(frozen=True)
-class Inbound:
-    """What a route reads.
+class Inbound(Part):
+    """What a route reads."""
 
-    Attributes:
-        queue: its name.
-        concurrency: messages that are worked at a time.
-        prefetch: messages that may be leased at a time; the smaller of the two counts. None: as `concurrency`.
-    """
-
-    queue: str
-    concurrency: int = 1
-    prefetch: int | None = None
+    queue: QueueName = Field(description="its name")
+    concurrency: Count = Field(default=1, description="messages that are worked at a time")
+    prefetch: Count | None = Field(
+        default=None,
+        description="messages that may be leased at a time; the smaller of the two counts; null: as `concurrency`",
+    )
 
     @property
     def in_flight(self) -> int:
@@ -75,23 +74,18 @@ class AdapterSpec:
         return size if isinstance(size, int) else self.adapter.size
 
 
-@dataclass(frozen=True)
-class ErrorHandling:
-    """What becomes of failed attempts.
+class ErrorHandling(Part):
+    """What becomes of failed attempts."""
 
-    Attributes:
-        max_retries: attempts after the first.
-        retry_delay_seconds: before the second attempt.
-        backoff_factor: by which it grows with each further attempt.
-        max_retry_delay_seconds: at most.
-        dead_letter_queue: gets a message after its last attempt; empty: it becomes a dead letter of its queue.
-    """
-
-    max_retries: int = 3
-    retry_delay_seconds: float = 1.0
-    backoff_factor: float = 2.0
-    max_retry_delay_seconds: float = 60.0
-    dead_letter_queue: str = ""
+    max_retries: int = Field(default=3, ge=0, le=10_000, description="attempts after the first")
+    retry_delay_seconds: Seconds = Field(default=1.0, description="before the second attempt")
+    backoff_factor: float = Field(
+        default=2.0, ge=1, le=1000, description="by which the delay grows with each further attempt"
+    )
+    max_retry_delay_seconds: Seconds = Field(default=60.0, description="longest delay")
+    dead_letter_queue: QueueName | None = Field(
+        default=None, description="gets a message after its last attempt; null: it becomes a dead letter of its queue"
+    )
 
     def delay_s(self, attempt: int) -> float:
         """The pause after this attempt has failed, from 1."""
@@ -99,19 +93,19 @@ class ErrorHandling:
         return min(grown, self.max_retry_delay_seconds)
 
 
-@dataclass(frozen=True)
-class Backpressure:
-    """How a route adapts.
+class Backpressure(Part):
+    """How a route adapts."""
 
-    Attributes:
-        target_latency_ms: of an attempt; `concurrency` moves between 1 and `max_concurrency` toward it. None: it stays.
-        max_concurrency: most.
-        high_water: ready messages of an outbound queue above which the route leases nothing.
-    """
-
-    target_latency_ms: float | None = None
-    max_concurrency: int = 32
-    high_water: int = 10_000
+    target_latency_ms: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="of an attempt; `concurrency` moves between 1 and `max_concurrency` toward it; null: it stays",
+    )
+    max_concurrency: Count = Field(default=32, description="most")
+    high_water: int = Field(
+        default=10_000, ge=1, description="ready messages of an outbound queue above which nothing is leased"
+    )
 
 
 @dataclass(frozen=True)
@@ -141,47 +135,32 @@ class RouteSpec:
     lease_seconds: float = 60.0
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The gates that are not a route's own.
+class Limits(Part):
+    """The gates that are not a route's own."""
 
-    Attributes:
-        max_handlers: messages that are worked at a time, over all routes of one process.
-        max_fanout_pending: messages that a route has published and the broker has not confirmed.
-    """
-
-    max_handlers: int = 30
-    max_fanout_pending: int = 500
+    max_handlers: Count = Field(default=30, description="messages that one process works at a time")
+    max_fanout_pending: Count = Field(
+        default=500, description="messages that a route has published and the broker has not confirmed"
+    )
 
 
-@dataclass(frozen=True)
-class InitMessage:
-    """The message that an execution starts with: the route that gets it, its payload and headers."""
+class InitMessage(Part):
+    """What an execution starts with."""
 
-    route: str
-    payload: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    route: str = Field(description="the route that gets it")
+    payload: Any = Field(default=None, description="any value")
+    headers: dict[str, str] = Field(default_factory=dict, description="text by name")
 
 
-@dataclass(frozen=True)
-class LineageSpec:
-    """What is kept of adapter calls.
+class LineageSpec(Part):
+    """What is kept of adapter calls. A level alone stands for `{level: …}`."""
 
-    Attributes:
-        level: `off`, `failures`, `sampled:0.01`, `full`.
-        store: a URL; empty: beside the ledger (`tupletree.routes.lineage.store_beside`).
-        keep_days: rows that ended longer ago are removed; 0: never.
-        spans: deliveries and calls become spans of OpenTelemetry, and messages carry their trace (`traceparent`).
-        run_events: executions and routes become runs of OpenLineage.
-        cloudevents: messages carry attributes of CloudEvents (headers `ce_…`).
-    """
-
-    level: str = "full"
-    store: str = ""
-    keep_days: float = 30.0
-    spans: bool = False
-    run_events: bool = False
-    cloudevents: bool = False
+    level: Level = Field(default="full", description="`off`, `failures`, `sampled:0.01`, `full`")
+    store: str = Field(default="", description="URL of a database, or parquet://FOLDER; empty: beside the ledger")
+    keep_days: float = Field(default=30.0, ge=0, description="rows that ended longer ago are removed; 0: never")
+    spans: bool = Field(default=False, description="spans of OpenTelemetry (extra `otel`)")
+    run_events: bool = Field(default=False, description="runs of OpenLineage (extra `openlineage`)")
+    cloudevents: bool = Field(default=False, description="messages carry attributes of CloudEvents (headers `ce_…`)")
 
     @property
     def needs_records(self) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from tupletree.errors import TupletreeError
+from tupletree.errors import TupletreeError, nearest
 from tupletree.queues.urls import parse_url
 from tupletree.routes.document.cases import TestModel
-from tupletree.routes.document.faults import Faults, nearest
+from tupletree.routes.document.faults import Faults
 from tupletree.routes.document.model import UNKNOWN, DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode, Place, Step, node_at
 from tupletree.routes.document.spec import MOST_HELD, AdapterSpec, PipelineSpec, RouteSpec
@@ -53,7 +53,7 @@ def check_tests(document: DocumentModel, spec: PipelineSpec, root: MappingNode, 
     named: dict[str, int] = {}
     queues = {route.inbound.queue for route in spec.routes.values()}
     queues |= {queue for route in spec.routes.values() for queue in route.outbound}
-    queues |= {route.error_handling.dead_letter_queue for route in spec.routes.values()}
+    queues |= {route.error_handling.dead_letter_queue or "" for route in spec.routes.values()}
     for number, test in enumerate(document.tests):
         path: tuple[Step, ...] = ("tests", number)
 

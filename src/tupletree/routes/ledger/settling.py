@@ -43,7 +43,7 @@ class _NoRetries:
     """For a route that is not in the document any more."""
 
     max_retries = 0
-    dead_letter_queue = ""
+    dead_letter_queue = None
 
     def delay_s(self, attempt: int) -> float:  # noqa: ARG002 - of the protocol
         return 0.0
@@ -173,7 +173,7 @@ class Settling:
             self._changes.fail(entry, RETRYING, failures, settlement.reason, error, adapter, due_s)
             self.effects.retries.append(Retry(standing, delay_s, entry.reason))
 
-    def _bring_out(self, entry: MessageEntry, standing: Standing, queue: str) -> None:
+    def _bring_out(self, entry: MessageEntry, standing: Standing, queue: str | None) -> None:
         """To the dead-letter queue, where it is a message of its own: if a route reads it, the execution goes on."""
         if not queue:
             self.effects.letters.append(ToDeadLetter(standing, entry.reason))

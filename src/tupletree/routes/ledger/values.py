@@ -71,8 +71,8 @@ class Retries(Protocol):
         """Attempts after the first."""
 
     @property
-    def dead_letter_queue(self) -> str:
-        """Gets a message after its last attempt; empty: it becomes a dead letter of its queue."""
+    def dead_letter_queue(self) -> str | None:
+        """Gets a message after its last attempt; None: it becomes a dead letter of its queue."""
 
     def delay_s(self, attempt: int) -> float:
         """The pause after this attempt has failed, from 1."""
