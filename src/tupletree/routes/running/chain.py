@@ -12,16 +12,11 @@ import logging
 from typing import Any
 
 from tupletree.errors import PermanentError, is_outage
-from tupletree.routes.adapters.contract import (
-    Adapter,
-    AdapterContext,
-)
+from tupletree.routes.adapters.contract import Adapter
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, Settlement, Work
 from tupletree.routes.running.daemon_threads import DaemonThreads
-from tupletree.routes.running.outcomes import (
-    failed,
-)
+from tupletree.routes.running.outcomes import failed
 from tupletree.routes.running.walks import Surroundings, Walk
 
 __all__ = ["Chain", "Surroundings", "adapter_logger", "leave_behind"]
@@ -200,18 +195,8 @@ class _Step:
         self._hears_ends = spec.adapter.ended is not Adapter.ended
 
     async def open(self) -> None:
-        surroundings = self._surroundings
         self._adapter = adapter = self.spec.adapter(self.spec.config)
-        opening = adapter.open(
-            AdapterContext(
-                self._route.name,
-                self.spec.name,
-                self.position,
-                surroundings.settings,
-                surroundings.resources,
-                self._logger,
-            )
-        )
+        opening = adapter.open(self._surroundings.of_adapter(self._route, self.position, self._logger))
         if inspect.isawaitable(opening):
             await opening
 

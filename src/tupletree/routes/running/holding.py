@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tupletree.errors import PermanentError, is_outage
-from tupletree.routes.adapters.contract import Adapter, AdapterContext, AdapterResult, PipelineContext, RouteMessage
+from tupletree.routes.adapters.contract import Adapter, AdapterResult, PipelineContext, RouteMessage
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Work
-from tupletree.routes.payloads import decode, encode
+from tupletree.routes.payloads import canonical_hash, decode, encode
 from tupletree.routes.running import chain
 from tupletree.routes.running.chain import Surroundings, adapter_logger
-from tupletree.routes.running.outcomes import call_records, delivered, failed, payload_hash, published, routed
+from tupletree.routes.running.outcomes import call_records, delivered, failed, no_outbound, no_result, published, routed
 from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
 
 __all__ = ["AdapterBolt", "Member", "chosen_queue"]
@@ -88,16 +88,7 @@ class AdapterBolt(HoldingBolt[Work]):
         """Make the adapter, and open it."""
         self._loop = self._surroundings.new_loop()
         adapter: Adapter[Any] = self._spec.adapter(self._spec.config)
-        surroundings = self._surroundings
-        where = AdapterContext(
-            self._route.name,
-            self._spec.name,
-            self._position,
-            surroundings.settings,
-            surroundings.resources,
-            self._logger,
-        )
-        self._finished(adapter.open, where)
+        self._finished(adapter.open, self._surroundings.of_adapter(self._route, self._position, self._logger))
         self._adapter = adapter
 
     def close(self) -> None:
@@ -169,20 +160,10 @@ class AdapterBolt(HoldingBolt[Work]):
     def _member(self, held: Held[Work]) -> Member:
         work = held.value
         first = work.messages[0]
-        surroundings = self._surroundings
         executions = tuple(dict.fromkeys(one for standing in work.messages for one in standing.executions))
         message = RouteMessage(decode(work.body), work.headers, first.id, tuple(work.parents), executions)
-        context = PipelineContext(
-            message=message,
-            attempt=first.attempt,
-            route=self._route.name,
-            adapter=self._spec.name,
-            settings=surroundings.settings,
-            resources=surroundings.resources,
-            logger=self._logger,
-            is_cancelled=lambda: surroundings.is_cancelled(message.execution),
-            now_s=surroundings.now_s,
-        )
+        surroundings = self._surroundings
+        context = surroundings.of_message(message, first.attempt, self._route, self._spec.name, self._logger)
         return Member(held, context, surroundings.now_s())
 
     def _admit(self, tuples: Sequence[Held[Work]], known: Iterable[Member]) -> tuple[list[Member], list[Release]]:
@@ -220,8 +201,8 @@ class AdapterBolt(HoldingBolt[Work]):
                 self._route,
                 self._position,
                 status,
-                input_hash="" if skipped else payload_hash(member.context.message.payload),
-                output_hash=payload_hash(output) if status == "completed" else "",
+                input_hash="" if skipped else canonical_hash(member.context.message.payload),
+                output_hash=canonical_hash(output) if status == "completed" else "",
                 error=error,
                 started_s=member.started_s,
                 ended_s=0.0 if status == "pending" else now_s,
@@ -262,22 +243,13 @@ class AdapterBolt(HoldingBolt[Work]):
         """What one result of these messages together comes to."""
         held = [member.held for member in members]
         if result is not None and not isinstance(result, AdapterResult):
-            raise PermanentError(
-                "an adapter gave what is no result",
-                where=f"route {self._route.name}, adapter {self._spec.name}",
-                got=f"{type(result).__name__} {result!r:.80}",
-                expected="an AdapterResult, or None",
-            )
+            raise no_result(self._route, self._spec.name, result)
         ids = [one for member in members for one in member.ids]
         headers = members[0].context.message.headers
         emitted = routed(self._route, self._position, ids, result.emitted if result is not None else (), headers)
         if result is not None and result.message is not None and result.continue_pipeline:
             if result.queue and result.queue not in self._route.outbound:
-                raise PermanentError(
-                    "an adapter names a queue that is not outbound",
-                    where=f"route {self._route.name}, adapter {self._spec.name}",
-                    got=repr(result.queue),
-                )
+                raise no_outbound(self._route, result.queue)
             onward = self._onward(members, result.message, batch, emitted, result.queue)
             return Release(
                 held, [*self._records(members, "completed", output=result.message.payload, batch=batch), onward]

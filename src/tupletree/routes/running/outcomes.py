@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -16,9 +15,9 @@ from tupletree.routes.adapters.contract import Emitted, RouteMessage
 from tupletree.routes.document.spec import RouteSpec
 from tupletree.routes.ids import child_id
 from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Standing, Work
-from tupletree.routes.payloads import canonical_hash, encode
+from tupletree.routes.payloads import encode
 
-__all__ = ["call_records", "delivered", "failed", "no_outbound", "payload_hash", "published", "routed"]
+__all__ = ["call_records", "delivered", "failed", "no_outbound", "no_result", "published", "routed"]
 
 MAX_TEXT = 2000
 MAX_TRACEBACK = 8000
@@ -143,6 +142,11 @@ def no_outbound(route: RouteSpec, queue: str) -> PermanentError:
     )
 
 
-def payload_hash(payload: Any) -> str:
-    """For lineage: see `canonical_hash`."""
-    return canonical_hash(payload)
+def no_result(route: RouteSpec, adapter: str, result: object) -> PermanentError:
+    """The error of an adapter that gave something else than a result."""
+    return PermanentError(
+        "an adapter gave what is no result",
+        where=f"route {route.name}, adapter {adapter}",
+        got=f"{type(result).__name__} {result!r:.80}",
+        expected="an AdapterResult, or None",
+    )

@@ -7,25 +7,23 @@ Refuses to call adapters: that is `chain`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
 
-from tupletree.errors import PermanentError
-from tupletree.routes.adapters.contract import AdapterResult, PipelineContext, RouteMessage
+from tupletree.routes.adapters.contract import AdapterContext, AdapterResult, Logger, PipelineContext, RouteMessage
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, CallStatus, Child, Outcome, Settlement, Work
-from tupletree.routes.payloads import decode, encode
+from tupletree.routes.payloads import canonical_hash, decode, encode
 from tupletree.routes.running.daemon_threads import DaemonThreads
 from tupletree.routes.running.outcomes import (
     call_records,
     delivered,
     failed,
     no_outbound,
-    payload_hash,
+    no_result,
     published,
     routed,
 )
@@ -63,6 +61,28 @@ class Surroundings:
     grace_s: float = GRACE_S
     threads: Callable[[str], DaemonThreads] = DaemonThreads
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+
+    def of_adapter(self, route: RouteSpec, position: int, log: Logger) -> AdapterContext:
+        """What an adapter sees when it is opened."""
+        name = route.adapters[position].name
+        return AdapterContext(route.name, name, position, self.settings, self.resources, log)
+
+    def of_message(
+        self, message: RouteMessage, attempt: int, route: RouteSpec, adapter: str, log: Logger
+    ) -> PipelineContext:
+        """What an adapter sees when it is called with a message."""
+        execution, is_cancelled = message.execution, self.is_cancelled
+        return PipelineContext(
+            message=message,
+            attempt=attempt,
+            route=route.name,
+            adapter=adapter,
+            settings=self.settings,
+            resources=self.resources,
+            logger=log,
+            is_cancelled=lambda: is_cancelled(execution),
+            now_s=self.now_s,
+        )
 
 
 class Step(Protocol):
@@ -141,21 +161,9 @@ class Walk:
         """The name of the adapter in hand."""
         return self.step.spec.name if self.step is not None else ""
 
-    def context(self, step: Step, log: logging.LoggerAdapter[logging.Logger]) -> PipelineContext:
+    def context(self, step: Step, log: Logger) -> PipelineContext:
         """What the adapter in this place sees."""
-        surroundings = self._surroundings
-        execution = self.message.execution
-        return PipelineContext(
-            message=self.message,
-            attempt=self._first.attempt,
-            route=self.route.name,
-            adapter=step.spec.name,
-            settings=surroundings.settings,
-            resources=surroundings.resources,
-            logger=log,
-            is_cancelled=lambda: surroundings.is_cancelled(execution),
-            now_s=surroundings.now_s,
-        )
+        return self._surroundings.of_message(self.message, self._first.attempt, self.route, step.spec.name, log)
 
     def begin(self, step: Step, timeout_s: float) -> None:
         """A call begins."""
@@ -164,7 +172,7 @@ class Walk:
         self.deadline_s = self.began_s + timeout_s
         if self._surroundings.records:
             self._started_s = self._surroundings.now_s()
-            self._input = payload_hash(self.message.payload) if self._output is None else self._output
+            self._input = canonical_hash(self.message.payload) if self._output is None else self._output
             self._output = None
             if self._surroundings.enter is not None:
                 self._surroundings.enter(self.work, step.position, self._started_s, self.work.batch)
@@ -180,12 +188,7 @@ class Walk:
             self.record(step, "filtered", error=self._filtered)
             return False
         if not isinstance(result, AdapterResult):
-            raise PermanentError(
-                "an adapter gave what is no result",
-                where=f"route {self.route.name}, adapter {step.spec.name}",
-                got=f"{type(result).__name__} {result!r:.80}",
-                expected="an AdapterResult, or None",
-            )
+            raise no_result(self.route, step.spec.name, result)
         if result.emitted:
             self._emitted += routed(self.route, step.position, self.ids, result.emitted, self.message.headers)
         if result.queue and result.queue not in self.route.outbound:
@@ -211,7 +214,7 @@ class Walk:
         now_s = self._surroundings.now_s()
         skipped = status == "skipped"
         if status == "completed":
-            self._output = payload_hash(self.message.payload)
+            self._output = canonical_hash(self.message.payload)
         self.records += call_records(
             self.work,
             self.route,
