@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -224,22 +223,6 @@ def test_completion_is_told_by_one_caller_once(shop: Bench) -> None:
     assert shop.ledger.completed_not_told() == []
     [message] = shop.lease("ended", 10)
     assert message.message.headers["tupletree-execution"] == execution
-
-
-def test_a_ledger_of_format_1_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    Ledger.open(f"sqlite:///{path}").close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE tupletree_route_outbox DROP COLUMN pipeline")
-        connection.execute("UPDATE tupletree_route_meta SET value = '1'")
-        connection.execute(
-            "INSERT INTO tupletree_route_outbox (id, queue, body, headers, due_s) VALUES ('m', 'a', x'7b7d', '', 0)"
-        )
-    connection.close()
-    for _ in range(2):
-        ledger = Ledger.open(f"sqlite:///{path}")
-        assert [one.id for one in ledger.outbox(pipeline="shop", only=["a"])] == ["m"], "whose it is was not said then"
-        ledger.close()
 
 
 def test_a_lease_and_what_the_ledger_says_of_it_are_one_transaction(

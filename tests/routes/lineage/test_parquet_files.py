@@ -78,34 +78,6 @@ def test_a_merged_file_is_forgotten_when_all_of_it_is_old(tmp_path: Path) -> Non
     assert files(tmp_path, "calls") == []
 
 
-def test_a_folder_of_an_earlier_version_without_the_files_of_parents_is_read(tmp_path: Path) -> None:
-    many(tmp_path)
-    before = answers(tmp_path)
-    as_of_an_earlier_version(tmp_path)
-    assert answers(tmp_path) == before
-
-
-def test_files_of_an_earlier_version_are_read_however_many_newer_ones_there_are(tmp_path: Path) -> None:
-    store = many(tmp_path)
-    store.close()
-    as_of_an_earlier_version(tmp_path)  # many edges, in one file
-    for number in range(BATCHES, BATCHES + 3):
-        store.write([call(f"m{number}", started_s=1000.0 + number, parents=[f"m{number - 1}"])])
-    shutil.copyfile(files(tmp_path, "parents")[0], tmp_path / "parents-1-pa.parquet")  # a crash in a merge: rows twice
-    tree, calls = answers(tmp_path)
-    assert calls == BATCHES + 3
-    assert tree.roots == ["m0"]
-    assert [tree.messages[f"m{number}"].parents for number in (1, BATCHES + 2)] == [["m0"], [f"m{BATCHES + 1}"]]
-
-
-def as_of_an_earlier_version(folder: Path) -> None:
-    """Make the files as they were before there were those of parents; names of edges had no mark then."""
-    for path in files(folder, "parents"):
-        path.unlink()
-    for path in files(folder, "edges"):
-        path.rename(path.with_name(path.name.replace("-p", "-")))
-
-
 def test_a_question_that_meets_a_merge_is_asked_again(tmp_path: Path) -> None:
     store = many(tmp_path)
     with Lineage.open(f"parquet:{tmp_path}") as lineage:

@@ -26,45 +26,37 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Sequence
 
 from tupletree.errors import ConfigError
 from tupletree.queues import Delivery, Failure, Letter, Message, RefusedMessagesError
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.ids import init_id, stranger_execution
-from tupletree.routes.ledger import queries, requests
+from tupletree.routes.ledger import requests
 from tupletree.routes.ledger import statements as st
 from tupletree.routes.ledger.arriving import arrivals_of, arrive, document_number, register
 from tupletree.routes.ledger.changes import Changes, RaceError, headers_text, in_chunks, storable
+from tupletree.routes.ledger.queries import TELL, Questions
 from tupletree.routes.ledger.settling import Settling
 from tupletree.routes.ledger.stores import DatabaseStore, QueueFileStore, Session, Store, T
 from tupletree.routes.ledger.values import (
     Arrival,
     ArrivalAnswer,
     Completed,
-    Execution,
-    ExecutionState,
     LedgerRules,
     Loss,
-    MessageAccount,
-    MessageRow,
-    MessageState,
     NewMessage,
-    OutboxRow,
     Refusal,
     Replayed,
     Retry,
-    RouteCounts,
     SettleEffects,
-    StoredDocument,
 )
 from tupletree.routes.messages import Settlement
 
 __all__ = ["Ledger"]
 
 
-class Ledger:
+class Ledger(Questions):
     """See the module. Made by `open` or `within`.
 
     Args:
@@ -73,8 +65,7 @@ class Ledger:
     """
 
     def __init__(self, store: Store, *, queues: Collection[str] = (), clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._clock = clock
+        super().__init__(store, clock)
         self._own_queues = frozenset(queues)
         try:
             store.prepare()
@@ -332,19 +323,6 @@ class Ledger:
 
     # The outbox.
 
-    def outbox(self, limit: int = 1000, *, pipeline: str = "", only: Sequence[str] | None = None) -> list[OutboxRow]:
-        """Messages that are registered and not known to be published, oldest first.
-
-        Drain it at the start of a process and every few seconds: also `cancel` and `arrive` may put something there.
-        Publishing a message twice is harmless: an idempotent broker ignores it, elsewhere `arrive` meets it.
-
-        Args:
-            limit: how many at most.
-            pipeline: whose they are; `only` is needed with it.
-            only: of these queues; None: of all, also those of other pipelines that share the ledger.
-        """
-        return self._store.read(lambda session: queries.outbox(session, limit, self._clock(), pipeline, only))
-
     def published(self, ids: Sequence[str]) -> None:
         """Their brokers have confirmed them."""
         if ids:
@@ -366,13 +344,9 @@ class Ledger:
 
     # Completion.
 
-    def completed_not_told(self, limit: int = 100, *, pipeline: str = "") -> list[Completed]:
-        """Executions of a pipeline, or of all, that are complete and whose completion was not told yet (`told`)."""
-        return self._store.read(lambda session: queries.not_told(session, limit, pipeline))
-
     def told(self, execution: str, run: int) -> bool:
         """Claim the telling of a completion. True for one caller, once: it tells; the others do not."""
-        return self._write(lambda session: session.run_one(queries.TELL, execution, run)) > 0
+        return self._write(lambda session: session.run_one(TELL, execution, run)) > 0
 
     # Requests.
 
@@ -506,66 +480,6 @@ class Ledger:
                     pass
                 deleted += 1
         return deleted
-
-    # Questions.
-
-    def execution(self, execution: str) -> Execution | None:
-        """An execution by its id."""
-        return self._store.read(lambda session: queries.find(session, execution))
-
-    def cancelled(self, executions: Sequence[str]) -> list[str]:
-        """Those of these executions that were cancelled."""
-        return self._store.read(lambda session: queries.cancelled(session, executions)) if executions else []
-
-    def executions(
-        self, pipeline: str = "", *, state: ExecutionState | Literal[""] = "", limit: int = 100
-    ) -> list[Execution]:
-        """Executions, the newest first, of one pipeline or all, in one state or any."""
-        return self._store.read(lambda session: queries.find_all(session, pipeline, state, limit))
-
-    def document(self, execution: str) -> StoredDocument | None:
-        """The document and versions of adapters that it was started with."""
-        return self._store.read(lambda session: queries.document(session, execution))
-
-    def counts(self, execution: str = "", *, pipeline: str = "") -> list[RouteCounts]:
-        """Messages by route and state, of an execution or of all executions of a pipeline.
-
-        Fast at any number of messages. A route without a name stands for queues that no route reads.
-        """
-        return self._store.read(lambda session: queries.count(session, execution=execution, pipeline=pipeline))
-
-    def messages(
-        self,
-        execution: str,
-        *,
-        state: MessageState | Literal["open"] | None = None,
-        route: str = "",
-        after: int = 0,
-        limit: int = 100,
-    ) -> list[MessageRow]:
-        """Messages of an execution in the order of their registration; `after` a number, up to `limit`."""
-        return self._store.read(lambda session: queries.list_messages(session, execution, state, route, after, limit))
-
-    def message(self, message: str, *, children: int = 100) -> MessageAccount | None:
-        """All that is known of a message, by its id in the ledger or at its broker."""
-        return self._store.read(lambda session: queries.account(session, message, children))
-
-    def rows(self, ids: Sequence[str]) -> list[MessageRow]:
-        """These messages, by their ids in the ledger, as far as it has them."""
-        return self._store.read(lambda session: queries.rows(session, ids))
-
-    def unpublished(self, ids: Sequence[str]) -> list[str]:
-        """Those of these messages, by their ids at their brokers, that stand in the outbox."""
-        return self._store.read(lambda session: queries.unpublished(session, ids))
-
-    def noted(self, pipeline: str) -> dict[str, Any] | None:
-        """What the last run of a pipeline noted; None: there was none."""
-        return self._store.read(lambda session: queries.noted(session, pipeline))
-
-    def note(self, pipeline: str, value: Mapping[str, Any]) -> None:
-        """A run of a pipeline begins: keep this of its document, as JSON, for people who look later."""
-        if self.noted(pipeline) != value:
-            self._write(lambda session: queries.note(session, pipeline, value))
 
     def _change(self, work: Callable[[Session, float], tuple[T, Changes]]) -> T:
         """A transaction whose changes are written at its end."""

@@ -1,12 +1,12 @@
 """What the ledger is asked: executions, messages, counts, the outbox, and one message's account.
 
-Only reads. Owns how rows become the classes of `values`.
+Owns how rows become the classes of `values`. Each question is answered from one state of the tables.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tupletree.queues import Message
 from tupletree.routes.ledger import statements as st
 from tupletree.routes.ledger.changes import in_chunks
-from tupletree.routes.ledger.stores import Session
+from tupletree.routes.ledger.stores import Row, Session, Store
 from tupletree.routes.ledger.tables import COUNTED, counts, dead, documents, edges, executions, members, messages, meta
 from tupletree.routes.ledger.tables import outbox as outbox_table
 from tupletree.routes.ledger.values import (
@@ -32,7 +32,7 @@ from tupletree.routes.ledger.values import (
     StoredDocument,
 )
 
-__all__ = ["TELL", "account", "count", "document", "find", "find_all", "list_messages", "not_told", "outbox"]
+__all__ = ["TELL", "Questions"]
 
 _e, _m, _o, _c = executions.c, messages.c, outbox_table.c, counts.c
 
@@ -54,31 +54,9 @@ _NOT_TOLD_OF = st.Statement(_NOT_TOLD_ROWS.where(_e.pipeline == st.param("pipeli
 _OUTBOX_ROWS = sa.select(_o.id, _o.queue, _o.body, _o.headers, _o.due_s).order_by(_o.seq).limit(st.param("limit_"))
 _OUTBOX = st.Statement(_OUTBOX_ROWS, "limit_")
 _OUTBOX_ONLY = st.Statement(
-    _OUTBOX_ROWS.where(
-        st.Among(_o.queue, "queues"), sa.or_(_o.pipeline == st.param("pipeline_"), sa.text("pipeline = ''"))
-    ),
+    _OUTBOX_ROWS.where(st.Among(_o.queue, "queues"), _o.pipeline == st.param("pipeline_")),
     "queues", "pipeline_", "limit_",
 )  # fmt: skip
-
-
-def cancelled(session: Session, executions: Sequence[str]) -> list[str]:
-    """See `Ledger.cancelled`."""
-    return [name for (name,) in session.rows(_CANCELLED, [*executions])]
-
-
-def not_told(session: Session, limit: int, pipeline: str) -> list[Completed]:
-    """See `Ledger.completed_not_told`."""
-    rows = session.rows(_NOT_TOLD_OF, pipeline, limit) if pipeline else session.rows(_NOT_TOLD, limit)
-    return [Completed(*row) for row in rows]
-
-
-def outbox(session: Session, limit: int, now_s: float, pipeline: str, only: Sequence[str] | None) -> list[OutboxRow]:
-    """See `Ledger.outbox`."""
-    rows = session.rows(_OUTBOX, limit) if only is None else session.rows(_OUTBOX_ONLY, [*only], pipeline, limit)
-    return [
-        OutboxRow(name, queue, _message(name, body, headers, max(due_s - now_s, 0.0)))
-        for name, queue, body, headers, due_s in rows
-    ]
 
 
 def _message(name: str, body: Any, headers: str, delay_s: float) -> Message:
@@ -125,39 +103,12 @@ _COUNTS_OF_PIPELINE = st.Statement(
 )
 
 
-def find(session: Session, execution: str) -> Execution | None:
-    """See `Ledger.execution`."""
-    found = session.rows(_FIND, execution)
-    return _execution(found[0]) if found else None
-
-
-def find_all(session: Session, pipeline: str, state: ExecutionState | str, limit: int) -> list[Execution]:
-    """See `Ledger.executions`."""
-    return [_execution(row) for row in session.rows(_FIND_ALL, pipeline, state, limit)]
-
-
 def _execution(row: tuple[Any, ...]) -> Execution:
     name, pipeline, state, paused, is_open, total, dead_letters, init, run, created_s, ended_s, told, reason = row
     return Execution(
         name, pipeline, state, bool(paused), is_open, total, dead_letters, init, run, created_s, ended_s or 0.0,
         bool(told), reason,
     )  # fmt: skip
-
-
-def document(session: Session, execution: str) -> StoredDocument | None:
-    """See `Ledger.document`."""
-    found = session.rows(_DOCUMENT, execution)
-    return StoredDocument(found[0][0], json.loads(found[0][1])) if found else None
-
-
-def count(session: Session, *, execution: str = "", pipeline: str = "") -> list[RouteCounts]:
-    """See `Ledger.counts`."""
-    rows = session.rows(_COUNTS, execution) if execution else session.rows(_COUNTS_OF_PIPELINE, pipeline)
-    found = []
-    for route, *numbers in rows:
-        states = dict(zip(STATE_NAMES, map(int, numbers), strict=False))
-        found.append(RouteCounts(route, states, int(numbers[-2]), int(numbers[-1])))
-    return found
 
 
 # Messages.
@@ -239,16 +190,6 @@ _UNPUBLISHED = st.Statement(sa.select(_o.seq).where(_o.id == st.param("id_")), "
 _TRACEBACK = st.Statement(sa.select(dead.c.traceback).where(dead.c.message == st.param("seq_")), "seq_")
 
 
-def list_messages(
-    session: Session, execution: str, state: MessageState | Literal["open"] | None, route: str, after: int, limit: int
-) -> list[MessageRow]:
-    """See `Ledger.messages`."""
-    code = _ANY_STATE if state is None else _ANY_OPEN if state == "open" else STATE_NAMES.index(state)
-    rows = session.rows(_MESSAGES, execution, code, route, after, limit)
-    rows += session.rows(_MERGED, execution, code, route, after, limit)
-    return [_row(row) for row in sorted(rows)[:limit]]
-
-
 def _row(row: tuple[Any, ...]) -> MessageRow:
     seq, name, route, queue, state, failures, lost, replays, reason, error, adapter, at_broker, made_s, at_s, due_s = (
         row
@@ -260,31 +201,133 @@ def _row(row: tuple[Any, ...]) -> MessageRow:
     )  # fmt: skip
 
 
-def rows(session: Session, ids: Sequence[str]) -> list[MessageRow]:
-    """See `Ledger.rows`."""
-    return [_row(row) for chunk in in_chunks(ids) for row in session.rows(_ROWS, chunk)]
+class Questions:
+    """What may be asked of a ledger; `Ledger` is one.
+
+    Args:
+        store: of its tables.
+        clock: Unix time.
+    """
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+
+    def _rows(self, statement: st.Statement, *values: Any) -> list[Row]:
+        return self._store.read(lambda session: session.rows(statement, *values))
+
+    def outbox(self, limit: int = 1000, *, pipeline: str = "", only: Sequence[str] | None = None) -> list[OutboxRow]:
+        """Messages that are registered and not known to be published, oldest first.
+
+        Drain it at the start of a process and every few seconds: also `cancel` and `arrive` may put something there.
+        Publishing a message twice is harmless: an idempotent broker ignores it, elsewhere `arrive` meets it.
+
+        Args:
+            limit: how many at most.
+            pipeline: whose they are; `only` is needed with it.
+            only: of these queues; None: of all, also those of other pipelines that share the ledger.
+        """
+        now_s = self._clock()
+        rows = self._rows(_OUTBOX, limit) if only is None else self._rows(_OUTBOX_ONLY, [*only], pipeline, limit)
+        return [
+            OutboxRow(name, queue, _message(name, body, headers, max(due_s - now_s, 0.0)))
+            for name, queue, body, headers, due_s in rows
+        ]
+
+    def completed_not_told(self, limit: int = 100, *, pipeline: str = "") -> list[Completed]:
+        """Executions of a pipeline, or of all, that are complete and whose completion was not told yet (`told`)."""
+        rows = self._rows(_NOT_TOLD_OF, pipeline, limit) if pipeline else self._rows(_NOT_TOLD, limit)
+        return [Completed(*row) for row in rows]
+
+    def execution(self, execution: str) -> Execution | None:
+        """An execution by its id."""
+        found = self._rows(_FIND, execution)
+        return _execution(found[0]) if found else None
+
+    def cancelled(self, executions: Sequence[str]) -> list[str]:
+        """Those of these executions that were cancelled."""
+        return [name for (name,) in self._rows(_CANCELLED, [*executions])] if executions else []
+
+    def executions(
+        self, pipeline: str = "", *, state: ExecutionState | Literal[""] = "", limit: int = 100
+    ) -> list[Execution]:
+        """Executions, the newest first, of one pipeline or all, in one state or any."""
+        return [_execution(row) for row in self._rows(_FIND_ALL, pipeline, state, limit)]
+
+    def document(self, execution: str) -> StoredDocument | None:
+        """The document and versions of adapters that it was started with."""
+        found = self._rows(_DOCUMENT, execution)
+        return StoredDocument(found[0][0], json.loads(found[0][1])) if found else None
+
+    def counts(self, execution: str = "", *, pipeline: str = "") -> list[RouteCounts]:
+        """Messages by route and state, of an execution or of all executions of a pipeline.
+
+        Fast at any number of messages. A route without a name stands for queues that no route reads.
+        """
+        rows = self._rows(_COUNTS, execution) if execution else self._rows(_COUNTS_OF_PIPELINE, pipeline)
+        found = []
+        for route, *numbers in rows:
+            states = dict(zip(STATE_NAMES, map(int, numbers), strict=False))
+            found.append(RouteCounts(route, states, int(numbers[-2]), int(numbers[-1])))
+        return found
+
+    def messages(
+        self,
+        execution: str,
+        *,
+        state: MessageState | Literal["open"] | None = None,
+        route: str = "",
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[MessageRow]:
+        """Messages of an execution in the order of their registration; `after` a number, up to `limit`."""
+        code = _ANY_STATE if state is None else _ANY_OPEN if state == "open" else STATE_NAMES.index(state)
+
+        def work(session: Session) -> list[Row]:
+            values = execution, code, route, after, limit
+            return [*session.rows(_MESSAGES, *values), *session.rows(_MERGED, *values)]
+
+        return [_row(row) for row in sorted(self._store.read(work))[:limit]]
+
+    def message(self, message: str, *, children: int = 100) -> MessageAccount | None:
+        """All that is known of a message, by its id in the ledger or at its broker."""
+        return self._store.read(lambda session: _account(session, message, children))
+
+    def rows(self, ids: Sequence[str]) -> list[MessageRow]:
+        """These messages, by their ids in the ledger, as far as it has them."""
+        return [_row(row) for row in self._of_many(_ROWS, ids)]
+
+    def unpublished(self, ids: Sequence[str]) -> list[str]:
+        """Those of these messages, by their ids at their brokers, that stand in the outbox."""
+        return [name for (name,) in self._of_many(_UNPUBLISHED_OF, ids)]
+
+    def _of_many(self, statement: st.Statement, ids: Sequence[str]) -> list[Row]:
+        return self._store.read(
+            lambda session: [row for some in in_chunks(ids) for row in session.rows(statement, some)]
+        )
+
+    def noted(self, pipeline: str) -> dict[str, Any] | None:
+        """What the last run of a pipeline noted; None: there was none."""
+        found = self._rows(_NOTED, _note_of(pipeline))
+        return json.loads(found[0][0]) if found else None
+
+    def note(self, pipeline: str, value: Mapping[str, Any]) -> None:
+        """A run of a pipeline begins: keep this of its document, as JSON, for people who look later."""
+        text, name = json.dumps(value), _note_of(pipeline)
+
+        def work(session: Session) -> None:
+            if not session.run_one(_NOTE, text, name):
+                session.run(_NOTE_FIRST, [(name, text)])
+
+        if self.noted(pipeline) != value:
+            self._store.write(work)
 
 
-def unpublished(session: Session, ids: Sequence[str]) -> list[str]:
-    """See `Ledger.unpublished`."""
-    return [name for chunk in in_chunks(ids) for (name,) in session.rows(_UNPUBLISHED_OF, chunk)]
+def _note_of(pipeline: str) -> str:
+    return f"pipeline {pipeline}"
 
 
-def noted(session: Session, pipeline: str) -> dict[str, Any] | None:
-    """See `Ledger.noted`."""
-    found = session.rows(_NOTED, f"pipeline {pipeline}")
-    return json.loads(found[0][0]) if found else None
-
-
-def note(session: Session, pipeline: str, value: Mapping[str, Any]) -> None:
-    """See `Ledger.note`."""
-    text, name = json.dumps(value), f"pipeline {pipeline}"
-    if not session.run_one(_NOTE, text, name):
-        session.run(_NOTE_FIRST, [(name, text)])
-
-
-def account(session: Session, message: str, limit: int) -> MessageAccount | None:
-    """See `Ledger.message`."""
+def _account(session: Session, message: str, limit: int) -> MessageAccount | None:
     found = session.rows(_MESSAGE, message) or session.rows(_MESSAGE_BY_NAME, message)
     if not found:
         return None

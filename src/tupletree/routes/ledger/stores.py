@@ -22,7 +22,7 @@ from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableErro
 from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction
 from tupletree.queues.urls import without_secrets
 from tupletree.routes.ledger.statements import Statement
-from tupletree.routes.ledger.tables import FORMAT, METADATA, meta, outbox
+from tupletree.routes.ledger.tables import FORMAT, METADATA, meta
 
 __all__ = ["DatabaseStore", "QueueFileStore", "Session", "Store"]
 
@@ -124,8 +124,6 @@ class Store(ABC):
             UnusableDataError: they are of another format.
         """
         found = self.read(_format) or self.write(_make)
-        if found == "1":
-            found = self.write(_from_format_1)
         if found != FORMAT:
             raise UnusableDataError(
                 "the ledger has a format that this version of Tupletree cannot read",
@@ -142,7 +140,6 @@ _HAS_TABLES = {
     " AND schemaname = current_schema()",
 }
 _READ_FORMAT = Statement(sa.select(meta.c.value).where(meta.c.name == "format"))
-_SET_FORMAT = Statement(sa.update(meta).where(meta.c.name == "format").values(value=sa.bindparam("value_")), "value_")
 
 
 def _format(session: Session) -> str:
@@ -162,17 +159,6 @@ def _make(session: Session) -> str:
         for index in sorted(table.indexes, key=lambda one: str(one.name)):
             session.execute(str(CreateIndex(index).compile(dialect=dialect)), [()])
     session.run(Statement(sa.insert(meta).values(name="format", value=FORMAT)), [()])
-    return FORMAT
-
-
-def _from_format_1(session: Session) -> str:
-    """The outbox says whose its rows are."""
-    if session.dialect == "postgresql":
-        session.fetch(f"SELECT pg_advisory_xact_lock({_LOCK})", ())
-    if (known := _format(session)) != "1":
-        return known  # another process did it
-    session.execute(f"ALTER TABLE {outbox.name} ADD COLUMN pipeline TEXT NOT NULL DEFAULT ''", [()])
-    session.run_one(_SET_FORMAT, FORMAT)
     return FORMAT
 
 

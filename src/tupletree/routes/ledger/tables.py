@@ -142,7 +142,7 @@ outbox = _table(
     sa.Column("body", sa.LargeBinary, nullable=False),
     _text("headers"),  # JSON
     sa.Column("due_s", sa.Double, nullable=False, server_default="0"),
-    _text("pipeline"),  # whose queue it is for; empty: of format 1, which did not say
+    _text("pipeline"),  # whose queue it is for
 )
 
 dead = _table(

@@ -111,20 +111,13 @@ class ParquetReader:
         self._connection = duckdb.connect(":memory:")
         self._connection.execute("SET parquet_metadata_cache = true")
         calls = f"FROM read_parquet({_quoted(folder / 'calls-*.parquet')})"
-        edges = "SELECT '' AS child, '' AS parent WHERE false"
-        by_child = edges
-        files = LineageFiles(folder)
-        if files.has_edges():
-            edges = by_child = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'edges-*.parquet')})"  # noqa: S608 - a quoted path
-            if files.all_by_child():
-                by_child = f"SELECT child, parent FROM read_parquet({_quoted(folder / 'parents-*.parquet')})"  # noqa: S608 - a quoted path
         # A call may be there again, after a crash or in place of a pending one: the latest counts.
         call = "execution, message, position, attempt, started_s"
         for name, statement in (
             ("calls", f"SELECT * {calls}"),
             ("calls_once", f"SELECT {call}, arg_max(cell, ended_s) AS cell {calls} GROUP BY {call}"),
-            ("edges", edges),
-            ("edges_by_child", by_child),
+            ("edges", _edges(folder, "edges")),
+            ("edges_by_child", _edges(folder, "parents")),
             ("steps", f"SELECT DISTINCT cell >> 14 AS step, pipeline, route, adapter, position {calls}"),
         ):
             self._connection.execute(f"CREATE VIEW tupletree_lineage_{name} AS {statement}")
@@ -155,6 +148,12 @@ class ParquetReader:
     def close(self) -> None:
         """See `Reader`."""
         self._connection.close()
+
+
+def _edges(folder: Path, kind: str) -> str:
+    if not any(folder.glob(f"{kind}-*.parquet")):
+        return "SELECT '' AS child, '' AS parent WHERE false"
+    return f"SELECT child, parent FROM read_parquet({_quoted(folder / f'{kind}-*.parquet')})"  # noqa: S608 - a quoted path
 
 
 def _quoted(path: Path) -> str:

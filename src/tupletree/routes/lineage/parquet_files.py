@@ -3,7 +3,6 @@
 Owns that a reader finds few rows by what files say of their groups, and that no crash leaves a file that cannot be
 read. A batch is up to three files, `KIND-LAST-RANDOM.parquet`, where LAST is the latest end of a call in it, in
 milliseconds of Unix time: `calls` sorted by message, `edges` by parent, and `parents`, which are the edges by child.
-RANDOM of `edges` begins with `p` where their rows are in `parents`, too; earlier versions wrote no `parents`.
 
 Small files of one writer are merged, about eight of a size at a time, so that a row is written three or four times in
 all and a million rows are in some ten files. A merged file is there before those that it is made of go: a crash leaves
@@ -51,7 +50,6 @@ _SCHEMAS = {"calls": _CALLS, "edges": _EDGES, "parents": _EDGES}
 _SORTED_BY = {"calls": ("message", "started_s"), "edges": ("parent", "child"), "parents": ("child", "parent")}
 _NAME = re.compile(r"(calls|edges|parents)-(\d+)-(\w+)\.parquet")
 _ROWS_IN_GROUP = 4_096
-_BY_CHILD_TOO = "p"  # no hexadecimal digit, so no other name has it there
 
 
 class _File(NamedTuple):
@@ -95,8 +93,7 @@ class LineageFiles:
                 self._write(kind, last_ms, pa.Table.from_arrays(arrays, schema=schema))
 
     def _write(self, kind: str, last_ms: int, table: pa.Table) -> None:
-        mark = _BY_CHILD_TOO if kind == "edges" else ""
-        name = f"{kind}-{last_ms:015d}-{mark}{secrets.token_hex(6)}.parquet"
+        name = f"{kind}-{last_ms:015d}-{secrets.token_hex(6)}.parquet"
         unfinished = self._folder / f".{name}.unfinished"
         try:
             with os.fdopen(create_new(unfinished), "wb") as file:
@@ -160,13 +157,3 @@ class LineageFiles:
                 path.unlink(missing_ok=True)
                 removed += 1
         return removed
-
-    def has_edges(self) -> bool:
-        """Whether there are edges."""
-        return any(self._folder.glob("edges-*.parquet"))
-
-    def all_by_child(self) -> bool:
-        """Whether the files of parents have all edges: there are such files, and no edges of an earlier version."""
-        named = [name for path in self._folder.glob("*.parquet") if (name := _NAME.fullmatch(path.name))]
-        unmarked = any(name[1] == "edges" and not name[3].startswith(_BY_CHILD_TOO) for name in named)
-        return not unmarked and any(name[1] == "parents" for name in named)
