@@ -60,8 +60,8 @@ class SegmentHeader(msgspec.Struct, kw_only=True):
         key_groups: how many key groups there are.
         key_types, value_type: the declared types, as texts.
         count: records.
-        shape: what the type of the values is made of (`topology.changes.shapes`); empty in old files.
-        form: how they are written (`ValueEncoding.form`); empty in old files, which have the form of their type.
+        shape: what the type of the values is made of (`topology.changes.shapes`).
+        form: how they are written (`ValueEncoding.form`).
         fences: the slot at the start of each page of slots, packed u64.
         sections: name → (offset, length) in the body: `slots`, `expires`, and offsets and bytes of keys and values.
         wide: which of keys and values need 64-bit offsets.

@@ -114,8 +114,8 @@ class StateCodec:
 
     def check(self, header: SegmentHeader, where: str) -> None:
         """Raise CheckpointError if a segment holds values that cannot be read as what is declared."""
-        # Where there is a shape, it judges: equal texts do not say that fields are stored under the same names.
-        if not (self._fits(header.shape) if header.shape else header.value_type == self._value_text):
+        # Not the text: equal ones do not say that fields are stored under the same names.
+        if not self._fits(header.shape):
             raise CheckpointError(
                 f"the state of {self.component!r} was written with another value type",
                 where=where,
@@ -125,7 +125,7 @@ class StateCodec:
             )
 
     def _difference(self, header: SegmentHeader) -> str:
-        changes = shape_changes(header.shape, self._shape) if header.shape else []
+        changes = shape_changes(header.shape, self._shape)
         places = [f"{one.what}: {one.was}, now {one.now}" for one in changes if one.kind == "changed" and one.what]
         return f"{header.value_type} ({'; '.join(places)})" if places else header.value_type
 
@@ -167,7 +167,7 @@ class StateCodec:
 
     def in_form(self, records: Records, form: str, where: str) -> Records:
         """Records of a segment as they are written now: a segment has one form."""
-        if form in {"", self._values.form} or not len(records):
+        if form == self._values.form or not len(records):
             return records
         alive = lengths(records.values) > 0
         values = iter(self.encode(self.decode(records.values.filter(pa.array(alive)), where, form)))

@@ -42,8 +42,8 @@ class ComponentState(msgspec.Struct):
         key_types, value_type: the declared types, as texts.
         keys, values: as `state.encoding` writes them, in the same order.
         expires_s: when each expires, since the Unix epoch; empty where nothing expires.
-        shape, form: what the type of the values is made of, and how they are written; empty in a file of before.
-        key_fields: what its inputs are grouped by, each once; empty: by task, or not known (a file of before).
+        shape, form: what the type of the values is made of, and how they are written.
+        key_fields: what its inputs are grouped by, each once; empty: by task.
     """
 
     is_keyed: bool
@@ -211,7 +211,7 @@ def _misfits(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:
         for what, got, expected in (
             ("the key types changed", header.key_types, state.key_types),
             ("keyed state became task state, or the other way round", header.is_keyed, state.is_keyed),
-            ("the key changed", _key_fields(component), state.key_fields or _key_fields(component)),
+            ("the key changed", _key_fields(component), state.key_fields),
         ):
             if got != expected:
                 findings.append(Finding(what, where=name, got=str(got), expected=str(expected), next_step=next_step))
@@ -230,10 +230,10 @@ def _misfits(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:
 
 def _value_misfits(name: str, header: SegmentHeader, state: ComponentState, words: Words) -> list[Finding]:
     """Why values cannot be read with the type that is declared now; fields may be lost where the user says so."""
-    if header.value_type == state.value_type and (not state.shape or header.shape == state.shape):
+    if header.value_type == state.value_type and header.shape == state.shape:
         return []
     next_step = f"{GO_BACK}, or say that this state may be lost: --drop {name}"
-    changes = shape_changes(state.shape, header.shape) if state.shape else []
+    changes = shape_changes(state.shape, header.shape)
     if not changes and header.value_type != state.value_type:
         return [Finding("the value type changed", name, header.value_type, state.value_type, next_step)]
     findings = []
