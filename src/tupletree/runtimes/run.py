@@ -195,8 +195,7 @@ def why(state_dir: Path, message: str) -> list[Fact]:
     Raises:
         ConfigError: this is no state directory.
     """
-    if not (state_dir / "tupletree.json").exists():
-        raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
+    _check_state_dir(state_dir)
     now: list[Fact] = []
     if is_local_run(state_dir):
         from tupletree.runtimes.control import where
@@ -220,6 +219,11 @@ def why(state_dir: Path, message: str) -> list[Fact]:
     return [*found, *now]
 
 
+def _check_state_dir(state_dir: Path) -> None:
+    if not (state_dir / "tupletree.json").exists():
+        raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
+
+
 def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
     """The newest committed version: its epoch (-1 before the first), and the state of each bolt that has some.
 
@@ -230,8 +234,7 @@ def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
         ConfigError: this is no state directory, or that of a local run.
         CheckpointError: a file is missing or damaged.
     """
-    if not (state_dir / "tupletree.json").exists():
-        raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
+    _check_state_dir(state_dir)
     if is_local_run(state_dir):
         raise ConfigError(
             "a local run keeps its state in memory",

@@ -11,12 +11,27 @@ import os
 import socket
 import stat
 import time
+import uuid
 from pathlib import Path
+from typing import TypeVar
 
-from tupletree.durable import DRAFT_NAME, missing
+import msgspec
+
+from tupletree.durable import DECODE_ERRORS, DRAFT_NAME, damaged, missing, read_file
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 
-__all__ = ["IDENTITY", "prepare_state_folder", "take_lock", "unusable"]
+__all__ = [
+    "IDENTITY",
+    "check_format",
+    "check_topology",
+    "fresh_state_dir",
+    "prepare_state_folder",
+    "read_identity",
+    "take_lock",
+    "unusable",
+]
+
+T = TypeVar("T")
 
 IDENTITY = "tupletree.json"
 """The file by which a folder is a state directory."""
@@ -68,6 +83,44 @@ def prepare_state_folder(path: Path) -> Path:
             next_step="check that nothing in it is another user's, then run chmod 700 on it",
         )
     return path
+
+
+def fresh_state_dir(topology: str) -> Path:
+    """A new folder below `.tupletree/<topology>`, named by time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
+
+
+def read_identity(file: Path, kind: type[T]) -> T:
+    """What the identity of a run says. Raises CheckpointError if it is damaged, OSError."""
+    try:
+        return msgspec.json.decode(read_file(file), type=kind)
+    except DECODE_ERRORS as error:
+        raise damaged(str(file), str(error), "the identity of a run") from error
+
+
+def check_format(file: Path, found: int, expected: int) -> None:
+    """Raise ForeignCheckpointError for the identity of another format."""
+    if found != expected:
+        raise ForeignCheckpointError(
+            "the state directory has a format that this version cannot read",
+            where=str(file),
+            got=f"format {found}",
+            expected=f"format {expected}",
+            next_step="use the version of Tupletree that wrote it",
+        )
+
+
+def check_topology(path: Path, found: str, expected: str) -> None:
+    """Raise ForeignCheckpointError for the state directory of another topology."""
+    if found != expected:
+        raise ForeignCheckpointError(
+            "the state directory belongs to another topology",
+            where=str(path),
+            got=f"the name changed from {found!r} to {expected!r}",
+            expected="the name that this directory was made with",
+            next_step="go back to that name, or start with a fresh --state-dir",
+        )
 
 
 def unusable(path: Path, error: OSError) -> CheckpointError:

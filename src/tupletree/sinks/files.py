@@ -31,6 +31,7 @@ __all__ = [
     "FileSink",
     "RowError",
     "SinkRowsError",
+    "check_flags",
     "directories_of",
     "publish",
     "sweep",
@@ -219,6 +220,17 @@ def directories_of(spec: TopologySpec) -> dict[str, Path]:
             "two sinks write to one folder", where=", ".join(shared), next_step="give each sink a folder of its own"
         )
     return folders
+
+
+def check_flags(source: Path, rows: int, keep: Sequence[bool]) -> None:
+    """Raise CheckpointError unless there is one flag for each row of a candidate."""
+    if rows != len(keep):
+        raise CheckpointError(
+            "a candidate file has the wrong number of rows",
+            where=str(source),
+            got=counted(rows, "row"),
+            expected=counted(len(keep), "row"),
+        )
 
 
 def sweep(directory: Path, is_orphan: Callable[[str], bool]) -> int:

@@ -17,9 +17,8 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import CheckpointError
-from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, written
+from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, check_flags, written
 from tupletree.sinks.fitting import misfits
-from tupletree.texts import counted
 
 __all__ = ["JsonLinesSink", "jsonl"]
 
@@ -70,13 +69,7 @@ class JsonLinesSink(FileSink):
                 lines = file.readlines()
         except FileNotFoundError as error:
             raise CheckpointError("a candidate file is gone", where=str(source)) from error
-        if len(lines) != len(keep):
-            raise CheckpointError(
-                "a candidate file has the wrong number of rows",
-                where=str(source),
-                got=counted(len(lines), "row"),
-                expected=counted(len(keep), "row"),
-            )
+        check_flags(source, len(lines), keep)
         kept = [line for line, wanted in zip(lines, keep, strict=True) if wanted]
         with written(destination) as file:
             file.writelines(kept)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tupletree.errors import CheckpointError, InternalError
-from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, written
+from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, check_flags, written
 from tupletree.sinks.fitting import batch_of
-from tupletree.texts import counted
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
 
@@ -100,13 +99,7 @@ class ParquetSink(FileSink):
             table = pq.ParquetFile(source).read()
         except FileNotFoundError as error:
             raise CheckpointError("a candidate file is gone", where=str(source)) from error
-        if table.num_rows != len(keep):
-            raise CheckpointError(
-                "a candidate file has the wrong number of rows",
-                where=str(source),
-                got=counted(table.num_rows, "row"),
-                expected=counted(len(keep), "row"),
-            )
+        check_flags(source, table.num_rows, keep)
         kept = table.filter(pa.array(keep, pa.bool_()))
         self._store(destination, kept)
         return kept.num_rows

@@ -15,9 +15,18 @@ from typing import Any
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, damaged, private_folder, read_file, write_once
-from tupletree.errors import ForeignCheckpointError
-from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, take_lock, unusable
+from tupletree.durable import private_folder, write_once
+from tupletree.errors import CheckpointError, ForeignCheckpointError
+from tupletree.runtimes.statefolder import (
+    IDENTITY,
+    check_format,
+    check_topology,
+    fresh_state_dir,
+    prepare_state_folder,
+    read_identity,
+    take_lock,
+    unusable,
+)
 
 __all__ = ["JOURNAL", "LocalStateDirectory", "stored_fingerprint"]
 
@@ -68,7 +77,7 @@ class LocalStateDirectory:
             ForeignCheckpointError: a run used this folder before, locally or on Spark, or it is not a state directory.
             CheckpointError: it cannot be made or written.
         """
-        path = _fresh(topology) if path is None else path
+        path = fresh_state_dir(topology) if path is None else path
         try:
             return cls._made(path, topology)
         except OSError as error:
@@ -82,7 +91,7 @@ class LocalStateDirectory:
             ForeignCheckpointError: it is that of another run, or of a topology of another name.
             CheckpointError: another process has it, it is damaged, or it cannot be written.
         """
-        path = _fresh(topology) if path is None else path
+        path = fresh_state_dir(topology) if path is None else path
         try:
             path = prepare_state_folder(path)
             lock = take_lock(path)
@@ -139,11 +148,6 @@ class LocalStateDirectory:
             self.path.rmdir()
 
 
-def _fresh(topology: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
-
-
 def stored_fingerprint(path: Path, topology: str) -> dict[str, Any]:
     """The topology of the first start of a durable run. Raises CheckpointError if this is none, or another one's."""
     return _resumable(path / IDENTITY, topology).fingerprint
@@ -151,10 +155,7 @@ def stored_fingerprint(path: Path, topology: str) -> dict[str, Any]:
 
 def _resumable(file: Path, topology: str) -> _Identity:
     """The identity of a durable run of this topology. Raises CheckpointError if it is another one."""
-    try:
-        found = msgspec.json.decode(read_file(file), type=_Identity)
-    except DECODE_ERRORS as error:
-        raise damaged(str(file), str(error), "the identity of a run") from error
+    found = read_identity(file, _Identity)
     if found.runtime != "local" or not found.durable:
         raise ForeignCheckpointError(
             "this state directory is not that of a durable local run, so there is nothing to resume from",
@@ -163,29 +164,15 @@ def _resumable(file: Path, topology: str) -> _Identity:
             expected="a folder that no run has used, or that of a run with --durable",
             next_step="leave --state-dir out, name a new folder, or resume a Spark run with --runtime spark",
         )
-    if found.format != FORMAT:
-        raise ForeignCheckpointError(
-            "the state directory has a format that this version cannot read",
-            where=str(file),
-            got=f"format {found.format}",
-            expected=f"format {FORMAT}",
-            next_step="use the version of Tupletree that wrote it",
-        )
-    if found.topology != topology:
-        raise ForeignCheckpointError(
-            "the state directory belongs to another topology",
-            where=str(file.parent),
-            got=f"the name changed from {found.topology!r} to {topology!r}",
-            expected="the name that this directory was made with",
-            next_step="go back to that name, or start with a fresh --state-dir",
-        )
+    check_format(file, found.format, FORMAT)
+    check_topology(file.parent, found.topology, topology)
     return found
 
 
 def _description(file: Path) -> str:
     try:
-        found = msgspec.json.decode(read_file(file), type=_Identity)
-    except (OSError, *DECODE_ERRORS):
+        found = read_identity(file, _Identity)
+    except (OSError, CheckpointError):
         return "an identity that cannot be read"
     kind = "durable local" if found.durable else found.runtime or "Spark"
     return f"{kind} run {found.run_id[:8]} of {found.topology!r}"

@@ -39,7 +39,7 @@ from tupletree.runtimes.spark.driver.ticks import TickSchedule
 from tupletree.runtimes.spark.driver.upgrade import decide_upgrade
 from tupletree.runtimes.spark.format.program import codecs_of, pack_program
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint, make_spools
-from tupletree.runtimes.spark.format.statedir import StateDirectory, fresh_state_dir
+from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.format.upgrades import Upgrades
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochDecider
@@ -55,7 +55,7 @@ from tupletree.runtimes.spark.settle.sink_delivery import SinkDelivery
 from tupletree.runtimes.spark.settle.sink_thread import SinkCalls, SinkThread
 from tupletree.runtimes.spark.start_folder import refuse_other_folder
 from tupletree.runtimes.spark.supported import refuse_unnameable, refuse_unsupported
-from tupletree.runtimes.statefolder import unusable
+from tupletree.runtimes.statefolder import fresh_state_dir, unusable
 from tupletree.sinks.files import directories_of
 from tupletree.sinks.folders import claim_directories
 from tupletree.topology.changes.fingerprint import Fingerprint

@@ -23,11 +23,19 @@ from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format.entries import numbered
 from tupletree.runtimes.spark.format.upgrades import Upgrade, Upgrades, write_upgrade
-from tupletree.runtimes.statefolder import IDENTITY, prepare_state_folder, take_lock, unusable
+from tupletree.runtimes.statefolder import (
+    IDENTITY,
+    check_format,
+    check_topology,
+    prepare_state_folder,
+    read_identity,
+    take_lock,
+    unusable,
+)
 from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan
 
-__all__ = ["StateDirectory", "fresh_state_dir", "older_copy", "spout_tasks", "stored_fingerprint"]
+__all__ = ["StateDirectory", "older_copy", "spout_tasks", "stored_fingerprint"]
 
 FORMAT = 3
 
@@ -211,12 +219,6 @@ def _checksum(plain: Any) -> str:
     return xxhash.xxh3_64_hexdigest(msgspec.json.encode(plain, order="sorted"))
 
 
-def fresh_state_dir(topology: str) -> Path:
-    """A new folder below `.tupletree/<topology>`, named by time."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return Path(".tupletree") / topology / f"{stamp}-{uuid.uuid4().hex[:6]}"
-
-
 def _identify(path: Path, topology: str, fingerprint: dict[str, Any]) -> _Identity:
     file = path / IDENTITY
     plain = msgspec.to_builtins(fingerprint)
@@ -242,10 +244,7 @@ def stored_fingerprint(path: Path, topology: str) -> tuple[dict[str, Any], Upgra
 
 def _stored_identity(path: Path, topology: str) -> _Identity:
     file = path / IDENTITY
-    try:
-        identity = msgspec.json.decode(read_file(file), type=_Identity)
-    except DECODE_ERRORS as error:
-        raise damaged(str(file), str(error), "the identity of a run") from error
+    identity = read_identity(file, _Identity)
     if identity.runtime:
         raise ForeignCheckpointError(
             "this state directory belongs to a run of another runtime",
@@ -254,24 +253,10 @@ def _stored_identity(path: Path, topology: str) -> _Identity:
             expected="a folder that no run has used, or that of a Spark run",
             next_step="leave --state-dir out, or name a new folder: there is nothing in this one to resume from",
         )
-    if identity.format != FORMAT:
-        raise ForeignCheckpointError(
-            "the state directory has a format that this version cannot read",
-            where=str(file),
-            got=f"format {identity.format}",
-            expected=f"format {FORMAT}",
-            next_step="use the version of Tupletree that wrote it",
-        )
+    check_format(file, identity.format, FORMAT)
     if identity.checksum != identity.sum():
         raise damaged(str(file), "its checksum does not match its content", "the identity of a run")
-    if identity.topology != topology:
-        raise ForeignCheckpointError(
-            "the state directory belongs to another topology",
-            where=str(path),
-            got=f"the name changed from {identity.topology!r} to {topology!r}",
-            expected="the name that this directory was made with",
-            next_step="go back to that name, or start with a fresh --state-dir",
-        )
+    check_topology(path, identity.topology, topology)
     return identity
 
 
