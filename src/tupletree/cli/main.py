@@ -27,7 +27,6 @@ from tupletree.cli import (
     run,
     state,
     status,
-    version,
     why,
 )
 from tupletree.cli.summary import discard_output, open_standard_streams
@@ -45,11 +44,31 @@ app = typer.Typer(
 )
 
 
+def version_command() -> None:
+    """Show the versions of Tupletree, Python and Spark."""
+    import platform
+
+    import tupletree
+    from tupletree.runtimes.java import installed_version
+
+    print(
+        f"tupletree {tupletree.__version__}"
+        f" (Python {platform.python_version()}, PySpark {installed_version('pyspark') or 'not installed'})"
+    )
+
+
+def _show_version(asked: bool) -> None:
+    """Show them for `--version`, before any command is parsed."""
+    if asked:
+        version_command()
+        raise typer.Exit
+
+
 @app.callback()
 def _tupletree(
     show_version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version and exit.", callback=version.show_and_exit, is_eager=True),
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
     # `main` takes it out of the arguments, wherever it is; declared for the help.
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May be anywhere.")] = False,
@@ -73,7 +92,7 @@ app.command("state")(state.state_command)
 app.command("demo")(demo.demo_command)
 app.command("doctor")(doctor.doctor_command)
 app.command("new")(new.new_command)
-app.command("version")(version.version_command)
+app.command("version")(version_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
