@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import msgspec
-
-from tupletree.routing.plan import Plan, Stage
+from tupletree.routing.plan import Plan
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
 from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.session import partitions_of, refuse_unsuited
+from tupletree.runtimes.spark.settle.spark_job import SparkJobs
 from tupletree.runtimes.spark.shared_session import SESSIONS
 from tupletree.runtimes.spark.worker.stage_function import StageFunction
 
@@ -111,6 +110,7 @@ class SparkPlanRunner:
         self._plan = plan
         self._blob = blob
         self._group = group
+        self._jobs: SparkJobs | None = None
 
     @property
     def one_host(self) -> bool:
@@ -119,43 +119,32 @@ class SparkPlanRunner:
 
     def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """See `PlanRunner`."""
-        context, partitions = self._context, self._plan.partitions
         what = f"epoch {control.epoch}, run {control.run}" if control.epoch >= 0 else "warm-up"
-        context.setJobGroup(self._group, f"{self._plan.spec.name}: {what}", interruptOnCancel=True)
-        lines = [f"{self._plan.spec.name}: {what}, generation {control.generation}", *map(_named, self._plan.stages)]
-        context.setLocalProperty("callSite.long", "\n".join(lines))
-        encoded = control_bytes(control)
-        packed = [msgspec.msgpack.encode(part) for part in slices]
-        rows = context.parallelize(packed, partitions)
+        jobs = self._jobs or self._first(control.generation)
+        self._context.setJobGroup(self._group, f"{self._plan.spec.name}: {what}", interruptOnCancel=True)
+        partitions, encoded, rows = self._plan.partitions, control_bytes(control), jobs.no_items
         for stage in self._plan.stages:
+            given = () if stage.index else slices
             is_last = stage is self._plan.stages[-1]
-            function = StageFunction(self._blob, encoded, stage.index, partitions, is_last=is_last)
-            rows = rows.mapPartitionsWithIndex(function)
-            rows._bypass_serializer = True  # noqa: SLF001 - rows are bytes; pickling them would copy each twice
+            function = StageFunction(self._blob, encoded, stage.index, given, partitions, is_last=is_last)
+            rows = jobs.stage(rows, function)
             if not is_last:
-                rows = _exchanged(rows, partitions)
-            rows = rows.setName(_named(stage))
-        return [(kind, head, body) for _, kind, head, body in map(wire.unpack_row, rows.collect())]
+                rows = jobs.exchanged(rows)
+        return [(kind, head, body) for _, kind, head, body in map(wire.unpack_row, jobs.collect(rows))]
+
+    def _first(self, generation: int) -> SparkJobs:
+        """Prepare the jobs, and name in the UI what they all run; it holds for the thread that calls."""
+        name, stages = self._plan.spec.name, self._plan.stages
+        lines = [
+            f"{name}: generation {generation}",
+            *(f"stage {one.index}: {', '.join(one.components)}" for one in stages),
+        ]
+        # Both are set: Spark would look through the stack of its threads for the other one, for each RDD.
+        self._context.setLocalProperty("callSite.short", name)
+        self._context.setLocalProperty("callSite.long", "\n".join(lines))
+        self._jobs = SparkJobs(self._context, self._plan.partitions)
+        return self._jobs
 
     def cancel(self) -> None:
         """See `PlanRunner`."""
         self._context.cancelJobGroup(self._group)
-
-
-def _exchanged(rows: Any, partitions: int) -> Any:
-    """Rows by the number that precedes each: `RDD.partitionBy` without its buffering and pickling of rows in Python.
-
-    That buffers about a thousand rows before it checks their size, and rows are frames of up to megabytes.
-    """
-    from pyspark import RDD
-    from pyspark.serializers import NoOpSerializer
-
-    context = rows.context
-    jvm = context._jvm  # noqa: SLF001 - as `RDD.partitionBy` does it
-    pairs = jvm.PairwiseRDD(rows._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001 - the same
-    partitioner = jvm.PythonPartitioner(partitions, id(_exchanged))
-    return RDD(jvm.PythonRDD.valueOfPair(pairs.partitionBy(partitioner)), context, NoOpSerializer())
-
-
-def _named(stage: Stage) -> str:
-    return f"stage {stage.index}: {', '.join(stage.components)}"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -27,15 +28,20 @@ class StageFunction:
     Args:
         blob: the program, as `pack_program` made it.
         control: of this run, as `control_bytes` made it.
-        index: of the stage. The items of stage 0 are slices of the epoch, those of the others packed rows.
+        index: of the stage.
+        slices: of the epoch, by partition, for stage 0: what it is given has no items. Those of other stages are packed
+            rows.
         partitions: of the plan.
         is_last: whether its rows go to the driver, not through an exchange.
     """
 
-    def __init__(self, blob: bytes, control: bytes, index: int, partitions: int, *, is_last: bool) -> None:
+    def __init__(
+        self, blob: bytes, control: bytes, index: int, slices: Sequence[EpochSlice], partitions: int, *, is_last: bool
+    ) -> None:
         self._blob = blob
         self._control = control
         self._index = index
+        self._slices = [msgspec.msgpack.encode(part) for part in slices]  # a task decodes its own only
         self._partitions = partitions
         self._is_last = is_last
 
@@ -49,13 +55,11 @@ class StageFunction:
             # Ctrl-C reaches every process of the terminal. The driver drains then, and needs its workers for that.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         identity = TaskIdentity(partition, context.attemptNumber(), context.taskAttemptId())
-        rows = map(wire.unpack_row, items) if self._index else _logged(items)
+        rows: Iterable[wire.Row] = map(wire.unpack_row, items)
+        if self._slices:
+            deque(items, maxlen=0)  # Spark uses a worker again only if it has read to the end of what it was given
+            rows = rows_of_slice(msgspec.msgpack.decode(self._slices[partition], type=EpochSlice))
         for row in run_stage(self._blob, self._control, self._index, identity, rows):
             if not self._is_last:
                 yield (row[0] % self._partitions).to_bytes(8, "big")
             yield wire.pack_row(row)
-
-
-def _logged(items: Iterable[bytes]) -> Iterator[wire.Row]:
-    for item in items:
-        yield from rows_of_slice(msgspec.msgpack.decode(item, type=EpochSlice))
