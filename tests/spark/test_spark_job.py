@@ -1,19 +1,24 @@
-"""The job of an epoch: how few calls of the JVM it takes."""
+"""The job of an epoch: how few calls of the JVM it takes, and what workers do between two of them."""
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.spark.conftest import RunTopology
 from tests.spark.counting import topology, write_text
+from tupletree import Topology, bolt
 from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.settle.plan_runner import Report, SparkPlanRunner
+from tupletree.sinks import jsonl, read_rows
+from tupletree.sources import Line, text_lines
 
 pytestmark = pytest.mark.spark
 
@@ -59,3 +64,26 @@ def test_a_job_takes_as_many_calls_of_the_jvm_whatever_is_in_its_epoch(
     stages = 3
     assert set(others) == {max(others)}
     assert max(others) <= CALLS + MORE_CALLS * (stages - 1)
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    """How many objects a worker's collector leaves out."""
+
+    objects: int
+
+
+@bolt
+def look(_line: Line) -> Frozen:
+    return Frozen(gc.get_freeze_count())
+
+
+def test_what_workers_have_imported_is_not_looked_through_after_each_task(
+    tmp_path: Path, run_topology: RunTopology
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a line\n" * 20)
+    t = Topology("frozen")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("look", look).shuffle(t.spout("lines", text_lines([text]))))
+    run_topology(t, tmp_path / "state", epoch_max_messages=2)
+    found = [row["objects"] for row in read_rows(tmp_path / "out")]
+    assert min(found) > 10_000, found

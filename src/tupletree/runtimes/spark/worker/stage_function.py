@@ -6,10 +6,12 @@ and all that this imports. Nothing of the driver, its session or its Java is amo
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 
 import msgspec
 
@@ -18,6 +20,9 @@ from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
 
 __all__ = ["StageFunction"]
+
+_tasks = count(1)
+"""Of this worker process."""
 
 
 class StageFunction:
@@ -54,6 +59,7 @@ class StageFunction:
         if threading.current_thread() is threading.main_thread():
             # Ctrl-C reaches every process of the terminal. The driver drains then, and needs its workers for that.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _keep_collections_short()
         identity = TaskIdentity(partition, context.attemptNumber(), context.taskAttemptId())
         rows: Iterable[wire.Row] = map(wire.unpack_row, items)
         if self._slices:
@@ -63,3 +69,14 @@ class StageFunction:
             if not self._is_last:
                 yield (row[0] % self._partitions).to_bytes(8, "big")
             yield wire.pack_row(row)
+
+
+def _keep_collections_short() -> None:
+    """Take what is there now, modules above all, out of the collector's sight.
+
+    PySpark's worker collects all garbage after each task, and the next task waits for it. What is left then is in use.
+    Each doubling of the tasks is soon enough for what comes later, and seldom enough for what goes again.
+    """
+    number = next(_tasks)
+    if number & (number - 1) == 0:
+        gc.freeze()
