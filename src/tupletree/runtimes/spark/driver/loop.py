@@ -33,7 +33,11 @@ __all__ = ["Loop", "LoopEvents"]
 logger = logging.getLogger("tupletree.spark")
 
 BUSY_POLL_S = 0.002
-"""Pause of the loop while messages come: a source without a blocking wait is asked this often."""
+"""Pause of the loop while messages come and no epoch is run: a source without a blocking wait is asked this often."""
+
+AHEAD_POLL_S = 0.01
+"""The same while an epoch is run: what comes waits for its end, which wakes the loop, and each time the source is asked
+takes processor time from the epoch."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,9 @@ class Loop:
         busy = can_pull and (ahead > 0 or now_s - self._last_useful_s < 1.0)
         idle_s = self._parts.options.spout_idle_wait_ms / 1000.0
         next_s = min(idle_s, self._due_in_s(now_s), self._ticking.next_s - now_s)
-        return BUSY_POLL_S if busy else max(BUSY_POLL_S, next_s)
+        if busy and ahead == 0:
+            return BUSY_POLL_S
+        return max(BUSY_POLL_S, min(AHEAD_POLL_S, next_s) if busy else next_s)
 
     def _pull(self) -> bool:
         with self._pulling.measure("intake"):
