@@ -67,7 +67,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--giants", type=int, default=50, help="messages of 100,000 children each, of the giants job")
     made.add_argument("--epoch-lines", type=int, default=100_000, help="most lines per epoch, the same for all jobs")
     made.add_argument("--rounds", type=int, default=3, help="how often the throughput jobs alternate")
-    made.add_argument("--epochs", type=int, default=200, help="epochs that the latency job measures")
+    made.add_argument(
+        "--epochs", type=int, default=100, help="epochs that the latency jobs measure, a fifth of their messages"
+    )
     made.add_argument("--repeats", type=int, default=10, help="how often each command of the startup rows runs")
     made.add_argument("--local-words", type=int, default=1_000_000, help="words of the local runtime's word count")
     made.add_argument("--local-latency-messages", type=int, default=10_000, help="messages of its latency job")

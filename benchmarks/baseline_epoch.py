@@ -1,4 +1,4 @@
-"""The latency yardstick: an almost empty epoch of three stages.
+"""Another yardstick of latency: an almost empty epoch of three stages in a streaming query.
 
 A Python source whose offset grows by one each time it is asked, three `mapInArrow` stages over one row per partition
 built inside `foreachBatch`, and one `toArrow` there: what any epoch of a tracked topology has to pay for.

@@ -1,4 +1,4 @@
-"""The rows that take a cost apart: one job of an epoch, and the driver by messages and by tasks."""
+"""The rows that take a cost apart: one job of an epoch, the driver by messages and by tasks, and executors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import shutil
 
 from benchmarks.corpus import ensure_corpus
 from benchmarks.driver_scale import EXECUTORS
+from benchmarks.executors import COMPUTING, WAITING
 from benchmarks.harness import run_job
 from benchmarks.job import JobSpec
 from benchmarks.row import Row, Settings, progress
 
-__all__ = ["measure_driver", "measure_job_cost"]
+__all__ = ["measure_driver", "measure_executors", "measure_job_cost"]
 
 JOB_PARTS = {
     "job": "one job of an epoch, as the settling thread sees it",
@@ -27,6 +28,9 @@ JOB_PARTS = {
 SHAPES = {"": "three bolts, one stage", "stateful": "an exchange and keyed state, two stages"}
 FEW, MANY = 2, 1_000
 LITTLE, MUCH = 100_000, 1_000_000
+EXECUTOR_COUNTS = (1, 2, 4)
+EXECUTOR_MESSAGES = 500
+"""Of an epoch: a second of calls for one executor."""
 
 
 def measure_job_cost(settings: Settings) -> list[Row]:
@@ -34,9 +38,7 @@ def measure_job_cost(settings: Settings) -> list[Row]:
     folder = settings.work / "job-cost"
     rows = []
     for variant, shape in SHAPES.items():
-        spec = JobSpec(
-            master=settings.master, folder=str(folder), variant=variant, messages=max(3_000, settings.epochs * 15)
-        )
+        spec = JobSpec(master=settings.master, folder=str(folder), variant=variant, messages=settings.epochs * 15)
         numbers = run_job("job cost", spec).result.numbers
         shutil.rmtree(folder)
         for part, note in JOB_PARTS.items():
@@ -76,6 +78,36 @@ def measure_driver(settings: Settings) -> list[Row]:
                 data={f"{messages} messages, {tasks} tasks": one for (messages, tasks), one in spent_s.items()},
             )
         )
+    return rows
+
+
+def measure_executors(settings: Settings) -> list[Row]:
+    """The same epochs on one executor of one core, two and four."""
+    folder = settings.work / "executors"
+    rows = []
+    for variant in (WAITING, COMPUTING):
+        spent_s: dict[int, float] = {}
+        for count in EXECUTOR_COUNTS:
+            spec = JobSpec(
+                master=f"local-cluster[{count},1,1024]",
+                folder=str(folder),
+                variant=variant,
+                messages=EXECUTOR_MESSAGES,
+            )
+            spent_s[count] = run_job("executors", spec).result.seconds
+            shutil.rmtree(folder)
+            progress(f"executors, calls that are {variant}, {count}: {spent_s[count]:.2f} s")
+        for count, seconds in spent_s.items():
+            rows.append(
+                Row(
+                    benchmark="executors",
+                    job=f"{count}, calls that are {variant}",
+                    result=f"{seconds:.2f} s for four epochs of {EXECUTOR_MESSAGES} calls of about 2 ms",
+                    ratio=f"{spent_s[EXECUTOR_COUNTS[0]] / seconds:.2f} × the speed of one",
+                    note="local-cluster, executors of one core, each pinned",
+                    data={"seconds": seconds},
+                )
+            )
     return rows
 
 

@@ -20,9 +20,9 @@ JOBS = {
     "aggregate": "benchmarks.baseline_aggregate",
     "tupletree": "benchmarks.tupletree_jobs",
     "empty epoch": "benchmarks.baseline_epoch",
-    "empty job": "benchmarks.baseline_job",
     "job cost": "benchmarks.job_cost",
     "driver scale": "benchmarks.driver_scale",
+    "executors": "benchmarks.executors",
     "tupletree latency": "benchmarks.tupletree_latency",
     "giants": "benchmarks.giants",
     "time cost": "benchmarks.time_cost",
@@ -78,6 +78,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
         seconds: first input to last durable commit.
         epoch_ms: duration of each measured epoch, from trigger to trigger.
         settle_ms: the part of each epoch inside `foreachBatch`; empty if it has none.
+        plain_ms: duration of each empty plain job of the shape of an epoch, in the same session; empty if none ran.
         cpu_seconds: CPU time of the process meanwhile, all threads.
         numbers: what else was measured or counted, by name.
     """
@@ -85,6 +86,7 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     epoch_ms: list[float] = []
     settle_ms: list[float] = []
+    plain_ms: list[float] = []
     cpu_seconds: float = 0.0
     numbers: dict[str, float] = {}
 
