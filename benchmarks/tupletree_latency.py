@@ -28,8 +28,9 @@ PER_SECOND = 100.0
 WARM_UP_MESSAGES = 600
 
 due_s: dict[MessageId, float] = {}
+given_s: dict[MessageId, float] = {}
 acked_s: dict[MessageId, float] = {}
-"""When each message was due and acked; in the module, because the runtime may copy the spout."""
+"""When each message was due, given and acked; in the module, because the runtime may copy the spout."""
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
@@ -46,7 +47,8 @@ class Keyed(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimedRate(Spout[Reading]):
-    """Readings at a steady rate, which do not wait for a slow topology; it notes when each is due and acked.
+    """Readings at a steady rate, which do not wait for a slow topology; it notes when each is due,
+    given and acked.
 
     A spout of its own, because sources that executors read hear no acks.
     """
@@ -73,6 +75,7 @@ class TimedRate(Spout[Reading]):
         self.given = max(self.given, due)
         for number in numbers:
             due_s[number] = self.from_s + (number + 1) / self.per_second
+            given_s[number] = time.perf_counter()
         return [Emit(Reading(number), number) for number in numbers]
 
     def ack(self, message_id: MessageId) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 from tests.clusters import ROOT
+from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.worker.stage_function import StageFunction
 
 BEFORE = "import importlib, pickle, pkgutil, sys; sys.path.insert(0, './tupletree.zip')\n"
@@ -34,7 +35,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a worker that was sent the package and a stage."""
     folder = tmp_path_factory.mktemp("worker")
     shutil.make_archive(str(folder / "tupletree"), "zip", ROOT / "src", "tupletree")
-    stage = StageFunction(b"program", b"control", 0, 2, is_last=True)
+    stage = StageFunction(b"program", b"control", 0, [EpochSlice()], 2, is_last=True)
     (folder / "stage").write_bytes(CloudPickleSerializer().dumps(stage))  # type: ignore[no-untyped-call]
     return folder
 
