@@ -44,7 +44,7 @@ def run(spec: JobSpec) -> JobResult:
     """Report each message's milliseconds as `epoch_ms`, and the seconds from `run` to the first ack."""
     total = WARM_UP_MESSAGES + spec.messages
     topology = Topology("latency")
-    readings = topology.spout("readings", LastRate(total, PER_SECOND))
+    readings = topology.spout("readings", LastRate(total, PER_SECOND, WARM_UP_MESSAGES))
     one = topology.bolt("first", first).shuffle(readings)
     two = topology.bolt("second", second).shuffle(one)
     topology.bolt("last", last).shuffle(two)
