@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,49 @@ def test_a_batch_of_large_bodies_goes_in_several_calls(server: RedisServer, monk
     with open_queue(f"{server.url}?queue=large") as queue:
         assert queue.publish([Message(id=str(number), body=b"x" * size) for number, size in enumerate(sizes)]) == 5
         assert [len(one.message.body) for one in queue.lease(10)] == sizes
+
+
+def test_heads_ids_and_bodies_of_a_lease_stay_with_their_messages(server: RedisServer) -> None:
+    with open_queue(f"{server.url}?queue=mixed") as queue:
+        client = redis.Redis(port=server.port)
+        sent = [
+            Message(
+                id=f"ü{number}", body=b"\xff" * (number % 4), key=str(number % 3), headers={"of": "é" * (number % 2)}
+            )
+            for number in range(1200)
+        ]
+        queue.publish(sent[:600])
+        client.xadd("tupletree:{mixed}:stream", {"id": "theirs", "tupletree": b"\x93\xa0\xa0\x80", "body": "x"})
+        client.xadd("tupletree:{mixed}:stream", {"order": "7"})
+        queue.publish(sent[600:])
+        leased = queue.lease(2000)  # several calls: a lease may be larger than one
+        assert [one.message for one in leased[:600] + leased[602:]] == sent
+        assert [one.message.body for one in leased[600:602]] == [b"x", b'{"order":"7"}']
+        assert len({one.handle for one in leased}) == 1202
+        assert {one.deliveries for one in leased} == {1}
+        assert not queue.ack([one.handle for one in leased])
+        assert queue.depth().open == 0
+
+
+def test_a_lease_of_several_calls_gives_what_it_has_when_the_server_goes_away_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with redis_server() as server, open_queue(f"{server.url}?queue=q") as queue:
+        queue.publish([Message(id=str(number)) for number in range(700)])
+        broker = queue.broker
+        assert isinstance(broker, RedisBroker)
+        run = broker._run
+
+        def run_and_die(*arguments: Any) -> Any:
+            answer = run(*arguments)
+            server.kill()
+            return answer
+
+        monkeypatch.setattr(broker, "_run", run_and_die)  # between two calls nothing else can happen
+        assert [one.message.id for one in queue.lease(700)] == [str(number) for number in range(500)]
+        monkeypatch.undo()
+        with pytest.raises(ConnectorError):
+            queue.lease(700)
 
 
 def test_a_password_with_every_sign_is_taken_and_never_shown() -> None:

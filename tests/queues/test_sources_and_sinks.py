@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -258,7 +260,8 @@ def test_what_was_leased_ahead_and_whose_lease_ended_is_not_given_here_as_well(
         await spout.open(CONTEXT)
         assert ids_of(await spout.next()) == ["order-0", "order-1"]
         assert spout._leasing is not None
-        assert [one.message.id for one in await asyncio.shield(spout._leasing)] == ["order-2"]
+        await asyncio.wait([spout._leasing])
+        assert [one.message.id for one in spout._leased] == ["order-2"]
         if fault == "it was suspended":
             assert spout._keeper is not None
             spout._keeper.cancel()
@@ -302,6 +305,43 @@ def ids_of(given: object) -> list[object]:
     assert isinstance(given, list)
     assert all(isinstance(one, Emit) for one in given)
     return [one.message_id for one in given]
+
+
+@pytest.mark.parametrize(("quick_s", "prefetch", "batches"), [(60.0, 50, 3), (0.0, 50, 1), (60.0, 49, 1)])
+def test_batches_of_a_run_that_works_quickly_are_leased_ahead_and_all_of_them_go_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_s: float, prefetch: int, batches: int
+) -> None:
+    monkeypatch.setattr(sys.modules["tupletree.sources.queue"], "QUICK_S", quick_s)
+    url = f"sqlite:///{tmp_path}/shop.db?queue=orders"
+    bodies = [msgspec.json.encode(Order(number, 1)) for number in range(1000)]
+
+    async def ahead(spout: Any, given: int) -> int:
+        """How many are leased and not given, when no more are."""
+        if spout._leasing is not None:
+            await asyncio.wait([spout._leasing])
+        return orders.depth().leased - given
+
+    async def work() -> None:
+        spout = queue(url, Order, prefetch=prefetch)
+        await spout.open(CONTEXT)
+        first = await spout.next()
+        assert isinstance(first, list)
+        assert await ahead(spout, len(first)) == prefetch
+        second = await spout.next()
+        assert isinstance(second, list)
+        assert await ahead(spout, len(first) + len(second)) == batches * prefetch
+        third = await spout.next()
+        assert isinstance(third, list)
+        assert len(third) == batches * prefetch
+        ids = [one.message_id for one in [*first, *second, *third]]
+        assert ids == [str(number) for number in range(len(ids))]
+        spout.ack("0")
+        await spout.close()
+
+    with open_queue(url) as orders:
+        orders.publish([Message(id=str(number), body=body) for number, body in enumerate(bodies)])
+        asyncio.run(work())
+        assert (orders.depth().ready, orders.depth().open) == (999, 999)
 
 
 def test_what_is_out_at_a_stop_goes_back_and_is_no_delivery_that_counts(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -122,6 +122,20 @@ def test_nothing_to_give_asks_to_be_asked_after_the_idle_wait() -> None:
     run = run_source(source, spout_idle_wait_ms=200.0)
     assert run.seconds == pytest.approx(0.4, abs=0.05)
     assert "ack a" in source.story
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_acks_that_come_together_go_on_after_an_outage_with_the_one_that_met_it(awaits: bool) -> None:
+    class Away(Source):
+        def ack(self, message_id: MessageId) -> Awaitable[None] | None:  # type: ignore[override]  # `Source` has it async
+            self.story.append(f"ack {message_id!s}")
+            if message_id == "b" and self.story.count("ack b") < 3:
+                raise ConnectorError("the broker is away", where="broker:1")
+            return asyncio.sleep(1.0) if awaits else None
+
+    source = Away([jobs("a", "b", "c")])
+    run_source(source, max_spout_pending=10)
+    assert source.story[2:] == ["ack a", "ack b", "ack b", "ack b", "ack c", "deactivate", "close"]
 
 
 @pytest.mark.parametrize("waits_s", [0.0, 59.0, 61.0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,10 @@ R = TypeVar("R")
 
 WAIT_S = 0.25
 """How long a lease waits for a first message; a stop waits for it."""
+
+AHEAD, LEAST_AHEAD, QUICK_S = 3, 50, 0.25
+"""A run that works batches of so many messages so soon has as many batches leased ahead, not one: it shares what each
+costs among more messages, and does not wait for the broker."""
 
 KEEP_PART = 1 / 3
 """Of a lease: how often what is out is extended."""
@@ -108,7 +113,8 @@ def queue(
             message a dead letter.
         follow: wait for more when the queue is empty; False ends the input when nothing is left to be leased.
         prefetch: messages that are leased at a time. They are this run's, also while they wait for room, and so are
-            those of the next batch, which is leased meanwhile.
+            those of the next batch, which is leased meanwhile; of the next three, where it is 50 or more and they are
+            worked in less than a quarter of a second.
         lease_s: seconds; leases of what is out are extended three times as often. So long it takes until other
             consumers get the messages of a run that was killed.
         max_deliveries: a message that was delivered more often, because processes died of it, is a dead letter.
@@ -163,7 +169,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._max_deliveries = max_deliveries
         self._ordered = ordered
         self._queue: Queue | None = None
-        self._leasing: asyncio.Future[list[Delivery]] | None = None
+        self._leasing: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -180,6 +186,9 @@ class BrokerSpout(AsyncSpout[T]):
         self._leased: deque[Delivery] = deque()  # and not given yet
         self._kept_s = 0.0  # when the leases of what is not given yet began, or were extended
         self._refused: set[str] = set()  # handles of these whose leases had ended then
+        self._awaited: asyncio.Future[None] | None = None  # by a `next`: that something is leased, or nothing is there
+        self._is_full = self._is_quick = False  # the last lease; this run, see `QUICK_S`
+        self._given_s = -math.inf
         self._out: dict[str, Delivery] = {}
         self._acks: dict[str, str] = {}  # message → handle, until `flush`
         self._failures: dict[str, Failure] = {}
@@ -213,7 +222,7 @@ class BrokerSpout(AsyncSpout[T]):
                 await self._keeper
         if self._leasing is not None:
             await asyncio.wait([self._leasing])
-        for delivery in self._not_given():
+        for delivery in self._leased:
             if not self._is_ended(delivery):
                 self._out[delivery.message.id] = delivery
         self._leasing = None
@@ -233,10 +242,12 @@ class BrokerSpout(AsyncSpout[T]):
     # --- messages ---------------------------------------------------------------------------------------------
 
     async def next(self) -> Sequence[Emit[T] | Reject] | None:
-        """Lease messages, and wait a moment for the first. While a full batch is worked the next one is leased."""
+        """Lease messages, and wait a moment for the first. While a full batch is worked others are leased."""
         queue = self._connected()
+        since_s = asyncio.get_running_loop().time() - self._given_s
+        self._is_quick = self._prefetch >= LEAST_AHEAD and since_s < QUICK_S
         if not self._leased:
-            self._leased += await self._lease_next(queue)
+            await self._lease_next(queue)
         self._give_back_ended()
         has_leased = bool(self._leased)
         messages: list[Emit[T] | Reject] = []
@@ -250,7 +261,10 @@ class BrokerSpout(AsyncSpout[T]):
             self._leased.popleft()
             if emit is not None:
                 messages.append(emit)
+        if self._is_full and self._leasing is None:
+            self._lease_ahead(queue)
         if messages:
+            self._given_s = asyncio.get_running_loop().time()
             return messages
         if has_leased:
             await self.flush()
@@ -275,31 +289,18 @@ class BrokerSpout(AsyncSpout[T]):
             until_s = asyncio.get_running_loop().time() + delay_s * ROUNDED_UP + RETURN_S
             self._coming[message_id] = until_s
 
-    async def _lease_next(self, queue: Queue) -> list[Delivery]:
+    async def _lease_next(self, queue: Queue) -> None:
+        """Wait until something is leased, or nothing is there. If this is cancelled, `close` gives back what comes."""
         if self._leasing is None:
             self._lease_ahead(queue)
-        assert self._leasing is not None
-        try:
-            # A thread that leases does so to its end: if this is cancelled, `close` gives back what it gets.
-            deliveries = await asyncio.shield(self._leasing)
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
+        leasing = self._leasing
+        assert leasing is not None
+        if not leasing.done():
+            self._awaited = asyncio.get_running_loop().create_future()
+            await self._awaited
+        if not self._leased and leasing.done():
             self._leasing = None
-            raise
-        self._leasing = None
-        if len(deliveries) >= self._prefetch:
-            self._lease_ahead(queue)
-        return deliveries
-
-    def _lease_ahead(self, queue: Queue) -> None:
-        self._leasing = asyncio.ensure_future(self._in_thread(partial(self._lease, queue)))
-        self._leasing.add_done_callback(self._note_leased)
-
-    def _note_leased(self, leasing: asyncio.Future[list[Delivery]]) -> None:
-        """An outage is raised by the next `next`; if there is none, it does not matter."""
-        if not leasing.cancelled() and leasing.exception() is None:
-            self._kept_s = asyncio.get_running_loop().time()
+            leasing.result()  # raises what an outage raised
 
     def _give_back_ended(self) -> None:
         """Give nothing whose lease ended while it waited here: the broker gives it again, to another consumer maybe."""
@@ -310,11 +311,31 @@ class BrokerSpout(AsyncSpout[T]):
                 self._failures[delivery.message.id] = self._given_back(delivery)
         self._refused.clear()
 
-    def _not_given(self) -> list[Delivery]:
-        """What was leased and not given yet."""
-        leasing = self._leasing
-        is_there = leasing is not None and leasing.done() and not leasing.cancelled() and leasing.exception() is None
-        return [*self._leased, *(leasing.result() if leasing is not None and is_there else ())]
+    def _lease_ahead(self, queue: Queue) -> None:
+        self._leasing = asyncio.get_running_loop().create_task(self._lease_batches(queue))
+        self._leasing.add_done_callback(_note_outage)
+
+    async def _lease_batches(self, queue: Queue) -> None:
+        """Lease a batch, and others if they are taken quickly. A thread that leases does so to its end."""
+        try:
+            is_wanted = True
+            while is_wanted:
+                deliveries = await self._in_thread(partial(self._lease, queue))
+                if not self._leased:
+                    self._kept_s = asyncio.get_running_loop().time()
+                self._leased += deliveries
+                self._is_full = len(deliveries) >= self._prefetch
+                is_wanted = self._is_full and self._is_quick and len(self._leased) < AHEAD * self._prefetch
+                is_wanted = is_wanted and self._queue is queue
+                if is_wanted:
+                    self._tell_leased()
+            self._leasing = None
+        finally:
+            self._tell_leased()
+
+    def _tell_leased(self) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
 
     def _connected(self) -> Queue:
         if self._queue is None:
@@ -366,6 +387,8 @@ class BrokerSpout(AsyncSpout[T]):
     def _is_ended(self, delivery: Delivery) -> bool:
         """Whether this message is over. Its lease ended before the broker was told so: it is told with the new one."""
         message_id = delivery.message.id
+        if message_id not in self._acks and not (self._failures or self._coming or self._letters or self._settled):
+            return False  # as most are
         self._failures.pop(message_id, None)  # it is here again already
         self._coming.pop(message_id, None)
         letter = self._letters.get(message_id)
@@ -383,7 +406,12 @@ class BrokerSpout(AsyncSpout[T]):
 
     def ack(self, message_id: MessageId) -> None:
         """The message is done: `flush` acks it at the broker."""
-        self._end(str(message_id), None)
+        delivery = self._out.get(str(message_id))
+        if delivery is None:
+            self._end(str(message_id), None)
+        else:
+            del self._out[delivery.message.id]
+            self._acks[delivery.message.id] = delivery.handle
 
     def fail(self, message_id: MessageId, failure: TupleFailure) -> None:
         """The message is dead, or goes back to the queue."""
@@ -452,7 +480,7 @@ class BrokerSpout(AsyncSpout[T]):
         """Extend the leases of what is out."""
         while True:
             await asyncio.sleep(self._lease_s * KEEP_PART)
-            waiting = {delivery.handle for delivery in self._not_given()}
+            waiting = {delivery.handle for delivery in self._leased}
             handles = [*(delivery.handle for delivery in self._out.values()), *waiting]
             handles += [*self._acks.values(), *(letter.handle for letter in self._letters.values())]
             if not handles:
@@ -485,6 +513,12 @@ def _told(table: dict[str, R], told: dict[str, R], refused: set[str]) -> list[st
             if message_id in refused:
                 lost.append(message_id)
     return lost
+
+
+def _note_outage(leasing: asyncio.Task[None]) -> None:
+    """An outage is raised by the next `next` that finds nothing leased; if there is none, it does not matter."""
+    if not leasing.cancelled():
+        leasing.exception()
 
 
 def _text_of(failure: TupleFailure) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,7 +28,7 @@ from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
-from tupletree.tracking.records import Released
+from tupletree.tracking.records import Acked, Released
 
 __all__ = ["AsyncSpoutMachine", "OpeningError"]
 
@@ -73,7 +73,7 @@ class AsyncSpoutMachine(SpoutMachine):
             spout_checkpoint.not_yet_told if spout_checkpoint is not None else ()
         )
         # Its spout is the queue of callbacks, which never raises; what the user's raised comes back as mail.
-        self._calls_out = SourceCalls(self._spout_calls, OutageWait(task.component))
+        self._calls_out = _AcksTogether(self._spout_calls, OutageWait(task.component))
         self._hears_acks = type(spout).ack is not AsyncSpout.ack
         self._idle_s = options.spout_idle_wait_ms / 1000.0
         self._is_abandoned = False
@@ -241,25 +241,40 @@ class AsyncSpoutMachine(SpoutMachine):
         return fault
 
 
+class _AcksTogether(SourceCalls):
+    """See `SourceCalls`: acks that come together are one entry of the queue of callbacks."""
+
+    def __init__(self, spout_calls: _SpoutCalls, wait: OutageWait) -> None:
+        super().__init__(spout_calls, wait)
+        self._spout_calls = spout_calls
+
+    def ack(self, acked: Sequence[Acked], now_s: float) -> None:  # noqa: ARG002 - the queue takes them at any time
+        """See `SourceCalls.ack`."""
+        if acked:
+            self._spout_calls.ack_all([one.message_id for one in acked])
+
+
+class _Acks(msgspec.Struct, eq=False):
+    """Acks of these messages, one after the other: those whose callbacks are made are taken out. No `next` waits."""
+
+    message_ids: deque[MessageId]
+
+
 class _SpoutCall(msgspec.Struct, frozen=True, eq=False):
-    """A callback; a `next` waits for it unless it is an ack. `verdict`: the verdict that it is about, if any."""
+    """A callback other than an ack; a `next` waits for it unless it is a flush. `failed`: what a `fail` tells of."""
 
     callback: Callable[[], Any]
-    verdict: tuple[MessageId, Failure | None] | None = None
+    failed: tuple[MessageId, Failure] | None = None
     is_flush: bool = False
-
-    @property
-    def delays_next(self) -> bool:
-        return not self.is_flush and (self.verdict is None or self.verdict[1] is not None)
 
     @property
     def is_made_again(self) -> bool:
         """Whether it is made again after an outage."""
-        return self.is_flush or self.verdict is not None
+        return self.is_flush or self.failed is not None
 
     @property
     def asks_to_retry(self) -> bool:
-        return self.verdict is not None and self.verdict[1] is not None and not self.verdict[1].permanent
+        return self.failed is not None and not self.failed[1].permanent
 
 
 # More than 12 attributes: the spout as its event loop sees it: what it gave, and callbacks that are due.
@@ -282,7 +297,7 @@ class _SpoutCalls(Spout[Any]):
     def __init__(self, spout: AsyncSpout[Any], component: str) -> None:
         self.is_open = self.is_wanted = self.was_told_to_retry = False
         self.is_given_up = self.skips_retries = False
-        self.due: deque[_SpoutCall] = deque()
+        self.due: deque[_SpoutCall | _Acks] = deque()
         self.before_next: deque[None] = deque()
         self._spout = spout
         self._component = component
@@ -304,7 +319,10 @@ class _SpoutCalls(Spout[Any]):
         self.is_wanted = True
 
     def ack(self, message_id: MessageId) -> None:
-        self._add(_SpoutCall(partial(self._spout.ack, message_id), (message_id, None)))
+        self.ack_all([message_id])
+
+    def ack_all(self, message_ids: Iterable[MessageId]) -> None:
+        self.due.append(_Acks(deque(message_ids)))
 
     def fail(self, message_id: MessageId, failure: Failure) -> None:
         self.was_told_to_retry = self.was_told_to_retry or not failure.permanent
@@ -335,10 +353,16 @@ class _SpoutCalls(Spout[Any]):
         if self.is_open:
             return []
         self.is_given_up = True
-        return [one.verdict for one in [*self.due] if one.verdict is not None and not one.asks_to_retry]
+        verdicts: list[tuple[MessageId, Failure | None]] = []
+        for one in [*self.due]:
+            if isinstance(one, _Acks):
+                verdicts += [(message_id, None) for message_id in one.message_ids]
+            elif one.failed is not None and not one.asks_to_retry:
+                verdicts.append(one.failed)
+        return verdicts
 
     def _add(self, call: _SpoutCall) -> None:
-        if call.delays_next:
+        if not call.is_flush:
             self.before_next.append(None)
         self.due.append(call)
 
@@ -359,22 +383,42 @@ class _SpoutCalls(Spout[Any]):
         """
         while self.due and not self.is_given_up:
             call = self.due[0]
-            try:
-                if not (self.skips_retries and call.asks_to_retry):
-                    await _done(call.callback())
-            except BaseException as error:
-                if not call.is_made_again or not is_outage(error) or self._is_ending:
-                    self._take_out(call)
-                raise
+            if isinstance(call, _Acks):
+                await self._tell_acked(call.message_ids)
+            else:
+                try:
+                    if not (self.skips_retries and call.asks_to_retry):
+                        await _done(call.callback())
+                except BaseException as error:
+                    if not call.is_made_again or not self._will_repeat(error):
+                        self._take_out(call)
+                    raise
             self._take_out(call)
-            is_last = call.verdict is not None and not (self.due and self.due[0].verdict is not None)
+            is_last = _is_verdict(call) and not (self.due and _is_verdict(self.due[0]))
             if is_last and self._flushes and self.is_open:
                 self.due.appendleft(_SpoutCall(self._spout.flush, is_flush=True))
         return []
 
-    def _take_out(self, call: _SpoutCall) -> None:
+    async def _tell_acked(self, message_ids: deque[MessageId]) -> None:
+        ack = self._spout.ack
+        while message_ids:
+            try:
+                answer = ack(message_ids[0])
+                if answer is not None:
+                    await _done(answer)
+            except BaseException as error:
+                if not self._will_repeat(error):
+                    message_ids.popleft()
+                raise
+            message_ids.popleft()
+
+    def _will_repeat(self, error: BaseException) -> bool:
+        """Whether a verdict that met this is told again."""
+        return is_outage(error) and not self._is_ending
+
+    def _take_out(self, call: _SpoutCall | _Acks) -> None:
         self.due.popleft()
-        if call.delays_next:
+        if isinstance(call, _SpoutCall) and not call.is_flush:
             self.before_next.popleft()
 
     async def end(self) -> list[Any]:
@@ -401,6 +445,10 @@ class _SpoutCalls(Spout[Any]):
         if errors:
             raise errors[0] if len(errors) == 1 else BaseExceptionGroup("an async spout could not end", errors)
         return []
+
+
+def _is_verdict(call: _SpoutCall | _Acks) -> bool:
+    return isinstance(call, _Acks) or call.failed is not None
 
 
 async def _done(called: Any) -> None:

@@ -26,7 +26,6 @@ from tupletree.queues.contract import (
     check_name,
 )
 from tupletree.queues.messages import (
-    DEFAULT_CONTENT_TYPE,
     DEFAULT_LEASE_S,
     STATES,
     Delivery,
@@ -76,7 +75,7 @@ _OUTAGE_WORDS = ("OOM", "MISCONF", "READONLY", "LOADING", "MASTERDOWN", "NOREPLI
 _REFUSAL_WORDS = ("NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "WRONGTYPE")
 
 _HEAD = msgspec.msgpack.Decoder(tuple[str, str, dict[str, str]])
-_TAKEN = msgspec.msgpack.Decoder(list[tuple[bytes, bytes, int, bytes, bytes, bytes, bytes, list[bytes] | None]])
+_TAKEN = msgspec.msgpack.Decoder(tuple[str, list[str], list[int], list[float], list[str], list[int]])
 
 logger = logging.getLogger("tupletree.queues")
 
@@ -165,22 +164,21 @@ class RedisBroker(Broker):
         return new
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
-        """See `Broker.take`."""
-        if limit < 1:
-            return []
+        """See `Broker.take`. Several scripts for many messages."""
         lease_ms = max(1, math.ceil(lease_s * 1000))
-        packed = self._run(scripts.TAKE, queue, min(limit, CHUNK), lease_ms, max_bytes, self._consumer)
-        found = []
-        for token, entry, deliveries, name, body, head, at_ms, flat in _TAKEN.decode(packed) if packed else ():
-            found.append(
-                Delivery(
-                    message=_own_message(name, body, head) if flat is None else _message(_fields(flat)),
-                    handle=f"{token.decode()}.{entry.decode()}.{queue}",
-                    deliveries=deliveries,
-                    lease_s=lease_s,
-                    published_s=float(at_ms) / 1000 if at_ms else _published_s({}, entry),
-                )
-            )
+        found: list[Delivery] = []
+        while (room := min(limit - len(found), CHUNK)) > 0 and max_bytes > 0:
+            try:
+                answer = self._run(scripts.TAKE, queue, room, lease_ms, max_bytes, self._consumer, 0 if found else 1)
+            except ConnectorError:
+                if not found:
+                    raise
+                break  # what is leased is the caller's; the next call meets the same
+            taken = _deliveries_of(answer[0], answer[1], queue, lease_s) if answer else []
+            found += taken
+            max_bytes -= sum([len(one.message.body) for one in taken])
+            if len(taken) < room:
+                break
         return found
 
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
@@ -375,7 +373,36 @@ def _head_of(content_type: str, key: str, headers: Mapping[str, str]) -> bytes:
     return msgspec.msgpack.encode((content_type, key, dict(headers)))
 
 
-_PLAIN = _head_of(DEFAULT_CONTENT_TYPE, "", {})
+def _deliveries_of(packed: bytes, data: bytes, queue: str, lease_s: float) -> list[Delivery]:
+    """What `TAKE` gave."""
+    token, entries, counts, times_ms, ids, sizes = _TAKEN.decode(packed)
+    heads: list[tuple[str, str, dict[str, str]]] = []
+    coming, start, found = iter(sizes), 0, []
+
+    def cut() -> bytes:
+        nonlocal start
+        first, start = start, start + next(coming)
+        return data[first:start]
+
+    for entry, deliveries, at_ms, name in zip(entries, counts, times_ms, ids, strict=True):
+        number = next(coming)
+        if number < 0:
+            message = _message(_fields([cut() for _ in range(-number)]))
+        else:
+            if number == len(heads):
+                heads.append(_HEAD.decode(cut()))
+            content_type, key, headers = heads[number]
+            message = Message(id=name, body=cut(), content_type=content_type, key=key, headers=headers)
+        found.append(
+            Delivery(
+                message=message,
+                handle=f"{token}.{entry}.{queue}",
+                deliveries=deliveries,
+                lease_s=lease_s,
+                published_s=(at_ms or float(entry.partition("-")[0])) / 1000,
+            )
+        )
+    return found
 
 
 def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -386,8 +413,6 @@ OWN = frozenset({b"id", b"n", b"tupletree", b"at"})
 
 
 def _own_message(name: bytes, body: bytes, head: bytes) -> Message:
-    if head == _PLAIN:
-        return Message(id=name.decode(), body=body)
     content_type, key, headers = _HEAD.decode(head)
     return Message(id=name.decode(), body=body, content_type=content_type, key=key, headers=headers)
 
