@@ -31,6 +31,7 @@ JOBS = {
     "local memory": "benchmarks.local_memory",
     "embedded queue": "benchmarks.queue_embedded",
     "redis queue": "benchmarks.queue_redis",
+    "redis spark": "benchmarks.queue_spark",
     "rabbitmq queue": "benchmarks.queue_rabbitmq",
     "routes": "benchmarks.routes_job",
 }

@@ -29,6 +29,7 @@ from benchmarks.local_rows import LOCAL_BENCHMARKS
 from benchmarks.queue_embedded import measure_queue
 from benchmarks.queue_rabbitmq import measure_rabbitmq_queue
 from benchmarks.queue_redis import measure_redis_queue
+from benchmarks.queue_spark import measure_redis_spark
 from benchmarks.routes_rows import measure_routes
 from benchmarks.row import Row, Settings, progress
 from benchmarks.time_rows import measure_time
@@ -196,6 +197,7 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     **LOCAL_BENCHMARKS,
     "queue": measure_queue,
     "redis": measure_redis_queue,
+    "redis-spark": measure_redis_spark,
     "rabbitmq": measure_rabbitmq_queue,
     "routes": measure_routes,
 }
