@@ -665,15 +665,12 @@ def _name_of(key: str) -> str | None:
 
 
 def _unknown(setting: _Setting) -> Finding:
-    # Imported here: only a fault needs it, and every command pays for what is imported at the top.
-    from difflib import get_close_matches
-
     dotted = _dotted_storm_key(setting.key)
     families = (word for start, word in _STORM_FAMILIES.items() if dotted.startswith(start))
     if word := _STORM_WITHOUT_COUNTERPART.get(dotted):
         return Finding("this Storm setting has no counterpart", setting.where, setting.key, next_step=word)
-    near = get_close_matches(dotted.lower(), [*_TABLE, *_STORM_NAMES], n=1, cutoff=0.6)
-    if (word := next(families, "")) and not get_close_matches(dotted, near, cutoff=0.9):
+    near = difflib.get_close_matches(dotted.lower(), [*_TABLE, *_STORM_NAMES], n=1, cutoff=0.6)
+    if (word := next(families, "")) and not difflib.get_close_matches(dotted, near, cutoff=0.9):
         return Finding("this Storm setting has no counterpart", setting.where, setting.key, next_step=word)
     return Finding(
         "unknown option",

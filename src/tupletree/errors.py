@@ -6,7 +6,8 @@ It refuses to format tracebacks or to log: that is the edge's work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tupletree.escaping import escape_block
@@ -36,6 +37,7 @@ __all__ = [
     "did_you_mean",
     "is_outage",
     "nearest",
+    "needing",
     "one_of",
 ]
 
@@ -79,6 +81,24 @@ class Finding:
             if text
         ]
         return "\n".join([head, *parts])
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Within, packages of an extra are imported.
+
+    Args:
+        what: what needs which package, as a sentence.
+        extra: of Tupletree's, that brings it.
+
+    Raises:
+        RuntimeUnavailableError: it is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        next_step = f"pip install 'tupletree[{extra}]'"
+        raise RuntimeUnavailableError(what, got=str(error), next_step=next_step) from error
 
 
 def one_of(names: Iterable[str]) -> str:

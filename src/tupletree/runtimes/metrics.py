@@ -15,19 +15,13 @@ from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, needing
 from tupletree.runtimes.api import Progress, RunHandle
 
-try:
+with needing("metrics need the package prometheus-client", "metrics"):
     from prometheus_client import CollectorRegistry, make_wsgi_app
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
-except ImportError as error:
-    raise RuntimeUnavailableError(
-        "metrics need the package prometheus-client",
-        got=str(error),
-        next_step="pip install 'tupletree[metrics]'",
-    ) from error
 
 __all__ = ["RunCollector", "serve_metrics"]
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tupletree.errors import ConfigError, ConnectorError, Finding, RuntimeUnavailableError
+from tupletree.errors import ConfigError, ConnectorError, Finding, needing
 from tupletree.sinks.batches import is_there
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.sinks.fitting import batch_of, codec_of, only_class
@@ -50,12 +50,8 @@ def delta(
     Raises:
         RuntimeUnavailableError: deltalake is not installed.
     """
-    try:
+    with needing("the Delta sink needs deltalake", "delta"):
         import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
-    except ImportError as error:
-        raise RuntimeUnavailableError(
-            "the Delta sink needs deltalake", got="it is not installed", next_step="pip install 'tupletree[delta]'"
-        ) from error
     return DeltaSink(table, message_type=message_type, storage_options=storage_options)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, needing
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.sinks.fitting import only_class
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
@@ -280,13 +280,9 @@ def _identity(path: Path | None) -> tuple[int, int] | None:
 
 def _shown(url: str) -> str:
     """The URL's dialect, host and database: the other parts may hold passwords."""
-    try:
+    with needing("the SQL sink needs SQLAlchemy", "sql"):
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
-    except ImportError as error:
-        raise RuntimeUnavailableError(
-            "the SQL sink needs SQLAlchemy", got="it is not installed", next_step="pip install 'tupletree[sql]'"
-        ) from error
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # not shown: it may quote a part of the URL

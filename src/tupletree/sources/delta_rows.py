@@ -20,8 +20,8 @@ from tupletree.errors import (
     ConnectorError,
     EndOfInput,
     Finding,
-    RuntimeUnavailableError,
     SourceChangedError,
+    needing,
 )
 from tupletree.topology.components import Reject, TaskContext
 from tupletree.topology.splits import Split, SplitSpout
@@ -53,12 +53,8 @@ def delta_rows(table: str | os.PathLike[str], *, message_type: type[T], follow: 
         ConfigError: the table is given as a URI.
         RuntimeUnavailableError: deltalake is not installed.
     """
-    try:
+    with needing("the Delta source needs deltalake", "delta"):
         import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
-    except ImportError as error:
-        raise RuntimeUnavailableError(
-            "the Delta source needs deltalake", got="it is not installed", next_step="pip install 'tupletree[delta]'"
-        ) from error
     if "://" in os.fspath(table):
         raise ConfigError(
             "a Delta table is read from a folder", where="delta_rows", got=os.fspath(table), expected="a path"

@@ -14,19 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupletree.durable import claim_private
-from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, needing
 from tupletree.queues.urls import without_secrets
 from tupletree.routes.lineage.rows import COLUMNS, KEY, REST_S, Edge, Step, Steps, edges_of
 from tupletree.routes.messages import CallRecord
 
-try:
+with needing("lineage in a database needs SQLAlchemy", "routes"):
     import sqlalchemy as sa
     from sqlalchemy.dialects import postgresql, sqlite
     from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
-except ImportError as error:
-    raise RuntimeUnavailableError(
-        "lineage in a database needs SQLAlchemy", got=str(error), next_step="pip install 'tupletree[routes]'"
-    ) from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

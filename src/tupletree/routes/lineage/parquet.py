@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, ConnectorError, needing
 from tupletree.routes.lineage.parquet_files import LineageFiles
 from tupletree.routes.lineage.rows import REST_S, Steps, edges_of
 from tupletree.routes.messages import CallRecord
@@ -91,14 +91,8 @@ class ParquetReader:
     edges_by_child = "tupletree_lineage_edges_by_child"
 
     def __init__(self, folder: Path) -> None:
-        try:
+        with needing("reading lineage from Parquet needs DuckDB", "routes"):
             import duckdb
-        except ImportError as error:
-            raise RuntimeUnavailableError(
-                "reading lineage from Parquet needs DuckDB",
-                got=str(error),
-                next_step="pip install 'tupletree[routes]'",
-            ) from error
         self.where = f"parquet:{folder}"
         if not any(folder.glob("calls-*.parquet")):
             raise ConfigError(

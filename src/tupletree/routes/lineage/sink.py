@@ -76,11 +76,6 @@ class LineageSink(Sink[CallRecord | CallRecords]):
         self._exporting: list[LineageWriter] = []
 
     @property
-    def is_needed(self) -> bool:
-        """Whether anything is made of records: else they need not be made."""
-        return bool(self.exports) or not self.level.is_off
-
-    @property
     def counts(self) -> Counts:
         """What became of the records for the store so far."""
         return self._writer.counts if self._writer else Counts()

@@ -9,18 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 
-from tupletree.errors import ConnectorError, RuntimeUnavailableError
+from tupletree.errors import ConnectorError, needing
 from tupletree.routes.running.services import Services
 
-try:
+with needing("metrics need the package prometheus-client", "metrics"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
-except ImportError as error:
-    raise RuntimeUnavailableError(
-        "metrics need the package prometheus-client",
-        got=str(error),
-        next_step="pip install 'tupletree[metrics]'",
-    ) from error
 
 __all__ = ["RouteCollector"]
 

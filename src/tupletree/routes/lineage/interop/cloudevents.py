@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tupletree.errors import ConfigError, RuntimeUnavailableError
+from tupletree.errors import ConfigError, needing
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, MAX_ID_BYTES, Message
 from tupletree.routes.lineage.interop.traces import HEADER as TRACEPARENT
 
@@ -159,11 +159,7 @@ def _is_json(content_type: str) -> bool:
 
 def _sdk() -> tuple[Any, type[Exception]]:
     """The class of events, and what it raises of wrong attributes."""
-    try:
+    with needing("events need the CloudEvents SDK", "cloudevents"):
         from cloudevents.core.exceptions import CloudEventValidationError
         from cloudevents.core.v1.event import CloudEvent
-    except ImportError as error:
-        raise RuntimeUnavailableError(
-            "events need the CloudEvents SDK", got=str(error), next_step="pip install 'tupletree[cloudevents]'"
-        ) from error
     return CloudEvent, CloudEventValidationError

@@ -17,17 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from tupletree.errors import ConnectorError, RuntimeUnavailableError
+from tupletree.errors import ConnectorError, needing
 from tupletree.routes.messages import CallRecord
 
-try:
+with needing("run events need the OpenLineage client", "openlineage"):
     from openlineage.client import OpenLineageClient
     from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import error_message_run, job_type_job, parent_run
-except ImportError as error:
-    raise RuntimeUnavailableError(
-        "run events need the OpenLineage client", got=str(error), next_step="pip install 'tupletree[openlineage]'"
-    ) from error
 
 __all__ = ["RouteQueues", "RunEvents"]
 

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tupletree.errors import ConnectorError, RuntimeUnavailableError
+from tupletree.errors import ConnectorError, needing
 from tupletree.routes.lineage.interop.traces import Context, delivery_context, parse, span_of, trace_of
 from tupletree.routes.messages import CallRecord, Work
 
-try:
+with needing("spans need the OpenTelemetry SDK", "otel"):
     from opentelemetry.context import attach
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -35,10 +35,6 @@ try:
         TraceFlags,
         set_span_in_context,
     )
-except ImportError as error:
-    raise RuntimeUnavailableError(
-        "spans need the OpenTelemetry SDK", got=str(error), next_step="pip install 'tupletree[otel]'"
-    ) from error
 
 __all__ = ["SpanStore", "enter_call"]
 
