@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar
 import msgspec
 import xxhash
 
-from tupletree.errors import CheckpointError
+from tupletree.errors import CheckpointError, ConnectorError
 from tupletree.texts import msgpack_bytes
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "claim_private",
     "create_new",
     "damaged",
+    "identity_of",
     "is_real_folder",
     "missing",
     "open_file",
@@ -93,13 +94,33 @@ def private_folder(path: Path) -> Path:
     return path
 
 
-def claim_private(path: Path) -> None:
-    """Have a private file at this path; one that is there stays as it is. For libraries that would make a public one.
+def claim_private(path: Path, what: str, where: str) -> None:
+    """Have a private file at this path; one that is there stays as it is. For SQLite, which would make a public one.
 
-    Files that SQLite makes beside its own take the mode of that. Raises OSError.
+    Files that SQLite makes beside its own take the mode of that.
+
+    Raises:
+        ConnectorError: `what`, which is at `where`, cannot be opened.
     """
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | _BINARY, 0o600))
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | _BINARY, 0o600))
+    except OSError as error:
+        raise ConnectorError(
+            f"{what} cannot be opened",
+            where=where,
+            got=str(error),
+            next_step="see that its folder is there and that this user may write to it",
+        ) from error
+
+
+def identity_of(path: Path | str) -> tuple[int, int] | None:
+    """Which file or folder is at this path now, by device and inode; None: there is none that can be seen."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def create_new(path: Path, mode: int = 0o600) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
-from tupletree.durable import create_new, sync_directory
+from tupletree.durable import create_new, identity_of, sync_directory
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, Finding
 from tupletree.sinks.folders import MARKER_NAME, check_claimed
 from tupletree.texts import counted
@@ -125,7 +125,7 @@ class FileSink(Sink[Any]):
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - it needs none
         """Note which folder a run has claimed, so that no other one is taken for it."""
         if (self.directory / MARKER_NAME).exists():
-            self._claimed = _identity(self.directory)
+            self._claimed = identity_of(self.directory)
 
     def write(self, batch: SinkBatch[Any]) -> None:
         """Write and publish one batch as one file named after `batch.id`; writing it again changes nothing.
@@ -149,19 +149,11 @@ class FileSink(Sink[Any]):
     def _find_folder(self) -> None:
         """Make the folder, or see that it still is the one that was claimed: an empty mount point is another one."""
         if (self.directory / MARKER_NAME).exists():
-            self._claimed = _identity(self.directory)
+            self._claimed = identity_of(self.directory)
         elif self._claimed is None:
             self.directory.mkdir(parents=True, exist_ok=True)
-        elif _identity(self.directory) != self._claimed:
+        elif identity_of(self.directory) != self._claimed:
             check_claimed(self.directory)
-
-
-def _identity(directory: Path) -> tuple[int, int] | None:
-    try:
-        found = directory.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def publish(candidate: Path, final: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from tupletree.durable import replace_file, write_once
+from tupletree.durable import other_format, replace_file, write_once
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError
 from tupletree.texts import counted
 
@@ -216,13 +216,7 @@ def _read_marker(directory: Path) -> _Marker | None:
             next_step="use another folder, or remove the marker if no run writes here",
         ) from error
     if marker.format != _MARKER_FORMAT:
-        raise CheckpointError(
-            "the folder's marker has another format",
-            where=str(path),
-            got=f"format {marker.format}",
-            expected=f"format {_MARKER_FORMAT}",
-            next_step="use the version of Tupletree that wrote it, or another folder",
-        )
+        raise other_format(str(path), marker.format, _MARKER_FORMAT)
     return marker
 
 

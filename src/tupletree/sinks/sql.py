@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tupletree.durable import identity_of
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, needing
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.sinks.fitting import only_class
@@ -151,7 +152,7 @@ class SqlSink(Sink[Any]):
             raise
         self._engine = engine
         self._file = _file_of(engine)
-        self._identity = _identity(self._file)
+        self._identity = None if self._file is None else identity_of(self._file)
 
     def write(self, batch: SinkBatch[Any]) -> None:
         """Write a batch in one transaction, unless it is there.
@@ -227,7 +228,7 @@ class SqlSink(Sink[Any]):
 
         Raises ConnectorError: it is not.
         """
-        if self._file is not None and (found := _identity(self._file)) != self._identity:
+        if self._file is not None and (found := identity_of(self._file)) != self._identity:
             raise ConnectorError(
                 "the database's file is not there any more, or is another one",
                 where=str(self),
@@ -268,14 +269,6 @@ def _file_of(engine: Engine) -> Path | None:
     if engine.dialect.name != "sqlite" or not name or name == ":memory:" or name.startswith("file:"):
         return None
     return Path(name).absolute()
-
-
-def _identity(path: Path | None) -> tuple[int, int] | None:
-    try:
-        found = path.stat() if path is not None else None
-    except OSError:
-        return None
-    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _shown(url: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tupletree.clock import Clock
+from tupletree.durable import identity_of
 from tupletree.errors import ConnectorError, Finding, SourceChangedError
 from tupletree.sources.file_table import FileRecord, FileTable, Reconciled
 from tupletree.sources.files import FileList, Found, Listing, compression_of
@@ -202,7 +203,7 @@ class FileQueue:
         """Where others can read what is taken now; None where lines must travel themselves."""
         logged = self._reading.follow if self._reading.logged is None else self._reading.logged
         found = source.found
-        if logged or reader.stream or found is None or not _is_at(found.path, reader.identity):
+        if logged or reader.stream or found is None or identity_of(found.path) != reader.identity:
             return None
         return found.path
 
@@ -381,15 +382,6 @@ class FileQueue:
                 self._told.clear()
             self._told.add(note)
             logger.warning("%s", note)
-
-
-def _is_at(path: str, identity: tuple[int, int]) -> bool:
-    """Whether the path still leads to this file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return False
-    return (status.st_dev, status.st_ino) == identity
 
 
 def _difference(record: FileRecord, found: Found) -> Finding:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tupletree.durable import claim_private
+from tupletree.durable import claim_private, identity_of
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, UnusableDataError
 from tupletree.queues.host_clock import HostClock
 
@@ -98,16 +98,8 @@ class QueueFile:
             self._connection = self._open()
 
     def _open(self) -> sqlite3.Connection:
-        try:
-            claim_private(self.path)  # SQLite would make it readable for everybody
-            self._inode = _inode_of(self.path)
-        except OSError as error:
-            raise ConnectorError(
-                "the queue file cannot be opened",
-                where=self.where,
-                got=str(error),
-                next_step="see that its folder is there and that this user may write to it",
-            ) from error
+        claim_private(self.path, "the queue file", self.where)
+        self._inode = identity_of(self.path)
         connection = sqlite3.connect(
             self.path,
             timeout=self._busy_timeout_s,
@@ -261,7 +253,7 @@ class QueueFile:
 
     def _check_in_place(self) -> None:
         """What is written to a file that was deleted is lost with this process."""
-        if _inode_of(self.path) != self._inode:
+        if identity_of(self.path) != self._inode:
             raise ConnectorError(
                 "the queue file was removed or replaced while it was in use",
                 where=self.where,
@@ -296,14 +288,6 @@ class QueueFile:
 def _undo(connection: sqlite3.Connection) -> None:
     if connection.in_transaction:  # a full disk may have undone it already
         connection.execute("ROLLBACK")
-
-
-def _inode_of(path: Path) -> tuple[int, int]:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return 0, 0
-    return found.st_dev, found.st_ino
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -206,7 +206,7 @@ class DatabaseStore(Store):
             )
         self._password = parsed.password or ""
         if self._dialect == "sqlite" and parsed.database and parsed.database != ":memory:":
-            self._claim(Path(parsed.database))
+            claim_private(Path(parsed.database), "the ledger's file", self.where)
         if self._dialect == "postgresql" and "+" not in parsed.drivername:
             parsed = parsed.set(drivername="postgresql+psycopg")
         try:
@@ -217,17 +217,6 @@ class DatabaseStore(Store):
                 where=self.where,
                 got=str(error),
                 next_step="install it: tupletree[sql] brings psycopg",
-            ) from error
-
-    def _claim(self, path: Path) -> None:
-        try:
-            claim_private(path)  # SQLite would make it readable for everybody
-        except OSError as error:
-            raise ConnectorError(
-                "the ledger's file cannot be opened",
-                where=self.where,
-                got=str(error),
-                next_step="see that its folder is there and that this user may write to it",
             ) from error
 
     def _make_engine(self, url: sa.URL) -> sa.Engine:

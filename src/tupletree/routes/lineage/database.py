@@ -251,14 +251,7 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
 
 
 def _create_private(path: Path, where: str) -> None:
-    """SQLite would make the file readable for everybody, and errors of adapters may quote payloads."""
-    try:
+    """Errors of adapters, which are in it, may quote payloads."""
+    with suppress(OSError):  # told by what comes next
         path.parent.mkdir(parents=True, exist_ok=True)
-        claim_private(path)
-    except OSError as error:
-        raise ConnectorError(
-            "the file of lineage cannot be made",
-            where=where,
-            got=str(error),
-            next_step="see that this user may write to its folder",
-        ) from error
+    claim_private(path, "the file of lineage", where)

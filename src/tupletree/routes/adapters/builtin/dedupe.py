@@ -186,11 +186,7 @@ class _Store:
         try:
             self._engine = engine = sa.create_engine(self._url, pool_pre_ping=True)
             if engine.dialect.name == "sqlite" and engine.url.database and engine.url.database != ":memory:":
-                claim_private(FilePath(engine.url.database))
-        except OSError as error:
-            raise ConnectorError(
-                "the file of seen keys cannot be opened", where="dedupe: store", got=str(error)
-            ) from error
+                claim_private(FilePath(engine.url.database), "the file of seen keys", "dedupe: store")
         except (
             exc.ArgumentError,
             exc.NoSuchModuleError,
