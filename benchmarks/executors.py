@@ -8,6 +8,7 @@ only as far as there are cores, and the driver's two processes need some of them
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -81,8 +82,8 @@ def command_line(pid: str) -> bytes:
 
 def run(spec: JobSpec) -> JobResult:
     """Two epochs to warm up, then four; `seconds` is of those, from ack to ack."""
-    session, _ = open_session("tupletree-benchmarks", spec.master)
-    pin_executors(session.sparkContext.defaultParallelism)
+    open_session("tupletree-benchmarks", spec.master)
+    pin_executors(int(re.findall(r"\d+", spec.master)[0]))
     topology = Topology("executors")
     notes = topology.spout("notes", HeardNotes(spec.messages * 6, spec.messages))
     topology.bolt("call", wait if spec.variant == WAITING else compute, parallelism=TASKS).shuffle(notes)
