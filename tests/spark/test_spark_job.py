@@ -13,10 +13,11 @@ import pytest
 
 from tests.spark.conftest import RunTopology
 from tests.spark.counting import topology, write_text
-from tupletree import Topology, bolt
+from tupletree import Bolt, Collector, Topology, bolt
 from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.settle.plan_runner import Report, SparkPlanRunner
+from tupletree.runtimes.spark.settle.spark_job import LARGE_FUNCTION_BYTES
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import Line, text_lines
 
@@ -66,24 +67,51 @@ def test_a_job_takes_as_many_calls_of_the_jvm_whatever_is_in_its_epoch(
     assert max(others) <= CALLS + MORE_CALLS * (stages - 1)
 
 
-class Frozen(msgspec.Struct, frozen=True):
-    """How many objects a worker's collector leaves out."""
+class Found(msgspec.Struct, frozen=True):
+    """How many of what a bolt found in its worker."""
 
-    objects: int
+    number: int
+
+
+class Large(Bolt[Line]):
+    """A bolt that has much."""
+
+    def __init__(self, kept: bytes) -> None:
+        self.kept = kept
+
+    def process(self, _line: Line, collector: Collector[Found]) -> None:
+        collector.emit(Found(len(self.kept)))
 
 
 @bolt
-def look(_line: Line) -> Frozen:
-    return Frozen(gc.get_freeze_count())
+def look(_line: Line) -> Found:
+    """How many objects the collector leaves out."""
+    return Found(gc.get_freeze_count())
+
+
+def found(folder: Path, run_topology: RunTopology, body: Any) -> list[int]:
+    """What a bolt gives for each of twenty lines, in epochs of two."""
+    (folder / "text.txt").write_text("a line\n" * 20)
+    t = Topology("found")
+    given = t.bolt("look", body).shuffle(t.spout("lines", text_lines([folder / "text.txt"])))
+    t.sink("out", jsonl(folder / "out")).shuffle(given)
+    run_topology(t, folder / "state", epoch_max_messages=2)
+    return [row["number"] for row in read_rows(folder / "out")]
 
 
 def test_what_workers_have_imported_is_not_looked_through_after_each_task(
     tmp_path: Path, run_topology: RunTopology
 ) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("a line\n" * 20)
-    t = Topology("frozen")
-    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("look", look).shuffle(t.spout("lines", text_lines([text]))))
-    run_topology(t, tmp_path / "state", epoch_max_messages=2)
-    found = [row["objects"] for row in read_rows(tmp_path / "out")]
-    assert min(found) > 10_000, found
+    frozen = found(tmp_path, run_topology, look)
+    assert min(frozen) > 10_000, frozen
+
+
+def test_a_program_that_is_too_large_to_be_a_part_of_each_task_goes_through_a_broadcast(
+    tmp_path: Path, run_topology: RunTopology
+) -> None:
+    kept = bytes(2 * LARGE_FUNCTION_BYTES)
+
+    def make() -> Large:
+        return Large(kept)
+
+    assert found(tmp_path, run_topology, make) == [2 * LARGE_FUNCTION_BYTES] * 20
