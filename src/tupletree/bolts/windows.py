@@ -97,7 +97,10 @@ class TimeWindowTask(TimedWindowCalls):
         """See `Holder`."""
         if self._holdings.forget(roots):
             for key, group in [*self._groups.items()]:
-                self._keep(key, group, [entry for entry in group.entries if entry.member.open])
+                group.entries = [entry for entry in group.entries if entry.member.open]
+                group.times = [entry.time_us for entry in group.entries]
+                if not group.entries:
+                    self._drop(key)
 
     def _lasts(self) -> Iterable[tuple[Member, int]]:
         """See `TimedHolder`."""
@@ -155,19 +158,18 @@ class TimeWindowTask(TimedWindowCalls):
                 else:
                     leaving = len(members)
                     session.settle(members)
-            self._keep(key, group, group.entries[leaving:], end_us)
+            # Not a new list: there may be very many tuples of later windows.
+            del group.entries[:leaving], group.times[:leaving]
+            if group.entries:
+                self._ends.put(key, max(self._first_end(group.times[0]), end_us + self._slide_us))
+            else:
+                self._drop(key)
         self._purge(session)
 
-    def _keep(self, key: Any, group: _TimeGroup, entries: list[_Timed], over_us: int | None = None) -> None:
-        """Go on with these tuples only; `over_us`: what is over for this key, if that is more than for all."""
-        if not entries:
-            del self._groups[key]
-            self._ends.remove(key)
-            return
-        group.entries = entries
-        group.times = [entry.time_us for entry in entries]
-        if over_us is not None:
-            self._ends.put(key, max(self._first_end(entries[0].time_us), over_us + self._slide_us))
+    def _drop(self, key: Any) -> None:
+        """No tuple of this key is held any more."""
+        del self._groups[key]
+        self._ends.remove(key)
 
     def _first_end(self, time_us: int) -> int:
         """End of the first window that holds this time."""
