@@ -93,14 +93,14 @@ def test_roots_of_rows_that_wait_are_read_as_they_were_written_or_not_at_all(tmp
     candidate, sidecar = tmp_path / "_tt-1.jsonl", tmp_path / "_tt-1.roots"
     candidate.write_bytes(b"one\ntwo\n")
     write_sidecar(sidecar, wire.pack_layout([(5, 6), 7], [1, 2]), lasting=True, waits=candidate)
-    assert read_sidecar(sidecar, 2) == [(5, 6), 7]
-    refuses(sidecar, lambda: read_waiting(candidate, sidecar, 2))
-    refuses(candidate, lambda: read_waiting(candidate, sidecar, 2))
+    assert read_sidecar(sidecar) == [(5, 6), 7]
+    refuses(sidecar, lambda: read_waiting(candidate, sidecar))
+    refuses(candidate, lambda: read_waiting(candidate, sidecar))
     for path in (candidate, sidecar):
         whole = path.read_bytes()
         path.unlink()
         with pytest.raises(CheckpointError, match="missing"):
-            read_waiting(candidate, sidecar, 2)
+            read_waiting(candidate, sidecar)
         path.write_bytes(whole)
 
 

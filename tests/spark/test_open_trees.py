@@ -16,6 +16,7 @@ from tupletree import Topology, batch_bolt
 from tupletree.bolts.held import HeldFrame, Holdings
 from tupletree.config import Options
 from tupletree.data.codec import ArrowCodec
+from tupletree.data.columns import Anchors
 from tupletree.data.frames import Frame, Root, join_segments, roots_of
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
@@ -91,7 +92,7 @@ def test_a_row_is_published_once_when_all_its_messages_are_settled_unless_all_ar
         file = WaitingFile("out", 0, number, f"candidate-{number}", f"sidecar-{number}", len(rows))
         waits = any(root != 0 for root in rows)
         changes = WaitingChanges(waiting)
-        assert changes.add(file, rows, unfinished.__contains__, lambda _: False) is waits
+        assert changes.add(file, enumerate(rows), unfinished.__contains__, lambda _: False) is waits
         waiting.apply(changes)
     published: set[tuple[str, int]] = set()
     decided_once: set[tuple[str, int]] = set()
@@ -138,7 +139,7 @@ def test_after_a_restart_the_same_rows_wait() -> None:
     trees = OpenTrees([OpenTree(1, 0, xor=0), OpenTree(2, 0, 9.0, xor=7)])
     waiting = WaitingRows()
     changes = WaitingChanges(waiting)
-    assert changes.add(file, rows, trees.is_unfinished, lambda root: root not in trees)
+    assert changes.add(file, enumerate(rows), trees.is_unfinished, lambda root: root not in trees)
     waiting.apply(changes)
     trees.remove(2)
     freed: set[int] = set()
@@ -386,6 +387,37 @@ def test_a_root_is_withheld_while_it_is_complete_and_its_output_waits() -> None:
     assert changed[3].is_complete
     assert changed[3].expires_s == math.inf
     assert (changed[2].xor, changed[2].expires_s) == (16, 30.0)
+
+
+@given(
+    st.lists(roots, min_size=1, max_size=12),
+    *[st.sets(ids, max_size=2)] * 5,
+)
+def test_rows_that_are_not_in_doubt_are_published_and_do_not_wait(
+    rows: list[Root], bad: set[int], carried: set[int], earlier: set[int], dead: set[int], completed: set[int]
+) -> None:
+    judged = settlement({}, *(OpenTree(root, 0, xor=7) for root in earlier | dead))
+    judged.carried = dict.fromkeys(carried, 7)
+    verdicts = RootVerdicts(judged, [], FAILURE, dead, completed - dead, bad)
+    _, segments, ends = join_segments([(root, [None]) for root in rows])
+    doubtful = dict(verdicts.in_doubt(Anchors.of(segments, ends)))
+    assert doubtful.items() <= dict(enumerate(rows)).items()
+    sure = [root for position, root in enumerate(rows) if position not in doubtful]
+    assert all(verdicts.shown(sure))
+    assert not any(verdicts.is_unfinished(one) for root in sure for one in roots_of(root))
+
+
+def test_no_row_is_looked_at_for_a_tree_that_none_of_them_belongs_to() -> None:
+    judged = settlement({}, OpenTree(2, 0, xor=7))
+    judged.carried = {3: 7}
+    verdicts = RootVerdicts(judged, [], FAILURE, set(), set(), {4})
+    assert verdicts.in_doubt(Anchors.of([1, (5, 6), 0], [2, 3, 4])) == []
+    assert verdicts.in_doubt(Anchors.of([1, (3, 6), 4, 0, 2], [2, 4, 5, 6, 7])) == [
+        (2, (3, 6)),
+        (3, (3, 6)),
+        (4, 4),
+        (6, 2),
+    ]
 
 
 def test_completion_beats_expiry_and_a_renewed_timeout_too() -> None:

@@ -11,7 +11,7 @@ def test_files_of_two_sinks_that_have_one_name_wait_side_by_side() -> None:
     changes = WaitingChanges(waiting)
     for sink in ("left", "right"):
         file = WaitingFile(sink, 0, 3, "_tt-000003-000.jsonl", "_tt-000003-000.roots", 1)
-        assert changes.add(file, [(1, 2)], unfinished.__contains__, lambda _: False)
+        assert changes.add(file, [(0, (1, 2))], unfinished.__contains__, lambda _: False)
     waiting.apply(changes)
     assert [file.sink for file in waiting.files()] == ["left", "right"]
     unfinished.clear()

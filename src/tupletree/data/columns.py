@@ -7,7 +7,7 @@ tuple. Imported lazily: it imports numpy and pyarrow.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -136,6 +136,20 @@ class Anchors:
         if self.widths is not None:
             kept = np.logical_or.reduceat(kept, np.cumsum(self.widths) - self.widths)
         return None if kept.all() else kept[self.segments()]
+
+    def rows_of(self, roots: Collection[int]) -> list[tuple[int, Root]]:
+        """The rows that are anchored to any of these roots: their positions, and what each is anchored to."""
+        found = np.isin(self.roots, np.array([*roots], np.uint64))
+        if self.widths is not None:
+            found = np.logical_or.reduceat(found, np.cumsum(self.widths) - self.widths)
+        rows = np.flatnonzero(found[self.segments()])
+        if not len(rows):
+            return []
+        layout, ends = self.take(rows).layout()
+        anchored: list[Root] = []
+        for root, end in zip(layout, ends, strict=True):
+            anchored += [root] * (end - len(anchored))
+        return [*zip(rows.tolist(), anchored, strict=True)]
 
     def _made_at(self, segments: Any) -> Indices | None:
         return None if self.made is None else self.made[segments]

@@ -225,9 +225,11 @@ def _fold(
         if file.sink not in sinks or file.sink in dropped:
             continue
         folder = Path(sinks[file.sink])
-        rows = read_waiting(folder / file.candidate, folder / file.sidecar, file.rows)
+        rows = read_waiting(folder / file.candidate, folder / file.sidecar)
         # A root that is not an open tree any more, and whose row still waits, is dead.
-        changes_of_rows.add(file, rows, accounts.trees.is_unfinished, lambda root: root not in accounts.trees)
+        changes_of_rows.add(
+            file, enumerate(rows), accounts.trees.is_unfinished, lambda root: root not in accounts.trees
+        )
     accounts.waiting.apply(changes_of_rows)
     accounts.waiting_names = accounts.waiting.names()
     if is_changed:

@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from tupletree.data.columns import Anchors
 from tupletree.data.frames import Root
 from tupletree.durable import damaged, missing, pack, read_container
 from tupletree.runtimes.spark.format import wire
 from tupletree.sinks.files import written
 
-__all__ = ["part_text", "read_sidecar", "read_waiting", "sidecar_of", "write_sidecar"]
+__all__ = ["part_text", "read_anchors", "read_sidecar", "read_waiting", "rows_of", "sidecar_of", "write_sidecar"]
 
 
 def part_text(part: int) -> str:
@@ -50,35 +51,45 @@ def write_sidecar(path: Path, layout: tuple[bytes, bytes, bytes], *, lasting: bo
         path.write_bytes(b"".join(data))
 
 
-def read_sidecar(path: Path, rows: int) -> list[Root]:
-    """The root of each row of a candidate. Raises CheckpointError for a missing or damaged sidecar."""
-    return _read(path, rows)[1]
+def read_anchors(path: Path) -> Anchors:
+    """What the rows of a candidate are anchored to. Raises CheckpointError for a missing or damaged sidecar."""
+    return _read(path)[1]
 
 
-def read_waiting(candidate: Path, sidecar: Path, rows: int) -> list[Root]:
+def read_sidecar(path: Path) -> list[Root]:
+    """The root of each row of a candidate. Raises as `read_anchors`."""
+    return rows_of(read_anchors(path))
+
+
+def rows_of(anchors: Anchors) -> list[Root]:
+    """The root of each row."""
+    roots, ends = anchors.layout()
+    if len(roots) == ends[-1]:  # as almost always
+        return roots
+    per_row: list[Root] = []
+    for root, end in zip(roots, ends, strict=True):
+        per_row += [root] * (end - len(per_row))
+    return per_row
+
+
+def read_waiting(candidate: Path, sidecar: Path) -> list[Root]:
     """The same for a candidate whose rows have waited, which is verified too.
 
     Raises CheckpointError for either file that is missing or damaged.
     """
-    digest, roots = _read(sidecar, rows)
+    digest, anchors = _read(sidecar)
     if not candidate.exists():
         raise missing(candidate)
     if _digest(candidate) != digest:
         raise damaged(str(candidate), "its checksum does not match its bytes", "the rows that were committed")
-    return roots
+    return rows_of(anchors)
 
 
-def _read(path: Path, rows: int) -> tuple[int | None, list[Root]]:
+def _read(path: Path) -> tuple[int | None, Anchors]:
     header, body = read_container(path, _Sidecar)
     first, second, third = header.lengths
     parts = body[:first], body[first : first + second], body[first + second : first + second + third]
-    roots, ends = wire.unpack_layout(*map(bytes, parts))
-    if len(roots) == rows:  # as almost always
-        return header.candidate, roots
-    per_row: list[Root] = []
-    for root, end in zip(roots, ends, strict=True):
-        per_row += [root] * (end - len(per_row))
-    return header.candidate, per_row
+    return header.candidate, wire.unpack_anchors(*map(bytes, parts))
 
 
 def _digest(path: Path) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tupletree.data.frames import Root, roots_of
@@ -42,6 +42,10 @@ class OpenTrees:
     def get(self, root: int) -> OpenTree | None:
         """The tree of a root."""
         return self._trees.get(root)
+
+    def among(self, roots: set[int]) -> set[int]:
+        """Those of these roots whose trees are open."""
+        return roots & self._trees.keys()
 
     def attempt_of(self, root: int) -> int:
         """The attempt of an open root."""
@@ -243,13 +247,13 @@ class WaitingChanges:
     def add(
         self,
         file: WaitingFile,
-        rows: Sequence[Root],
+        rows: Iterable[tuple[int, Root]],
         is_unfinished: Callable[[int], bool],
         is_dead: Callable[[int], bool],
     ) -> bool:
-        """Add the rows of a candidate that wait; False if none does."""
+        """Add the rows of a candidate that wait, of those that may: (position, root); False if none does."""
         waiting = WaitingRowsOfFile(file)
-        for position, root in enumerate(rows):
+        for position, root in rows:
             tracked = roots_of(root)
             if any(map(is_unfinished, tracked)):
                 waiting.rows[position] = living = tuple(one for one in tracked if not is_dead(one))

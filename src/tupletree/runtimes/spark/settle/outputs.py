@@ -17,7 +17,14 @@ from tupletree.durable import sync_directory
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import OutputFile, WaitingFile
-from tupletree.runtimes.spark.format.sidecars import part_text, read_sidecar, sidecar_of, write_sidecar
+from tupletree.runtimes.spark.format.sidecars import (
+    part_text,
+    read_anchors,
+    read_sidecar,
+    rows_of,
+    sidecar_of,
+    write_sidecar,
+)
 from tupletree.runtimes.spark.format.spool import Spool, file_sink_of
 from tupletree.runtimes.spark.format.wire import OutputReport
 from tupletree.runtimes.spark.settle.open_trees import Decided, WaitingChanges, WaitingRows
@@ -52,7 +59,10 @@ class ChosenOutputs:
 
 @dataclass
 class _Piece:
-    """Rows of one candidate that are published now: all of them, or those whose flag in `keep` is true."""
+    """Rows of one candidate that are published now: all of them, or those whose flag in `keep` is true.
+
+    `roots` are those of called sinks' rows; where all are published they may be left out, for the sidecar has them.
+    """
 
     candidate: str
     rows: int
@@ -115,7 +125,7 @@ class OutputChooser:
 
     def read_sidecar(self, output: OutputReport) -> list[Root]:
         """The root of each row of a candidate."""
-        return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar, output.rows)
+        return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar)
 
     def _taken(
         self, output: OutputReport, verdicts: RootVerdicts, epoch: int, chosen: ChosenOutputs, changed: set[Path]
@@ -126,24 +136,29 @@ class OutputChooser:
             if not self._is_called(output.sink):
                 chosen.dropped.append(folder / output.sidecar)
             return _Piece(output.candidate, output.rows, ())
-        roots = self.read_sidecar(output)
+        anchors = read_anchors(folder / output.sidecar)
+        doubtful = verdicts.in_doubt(anchors)
         file = WaitingFile(
             output.sink, output.task_index, epoch, output.candidate, output.sidecar, output.rows, output.part
         )
-        if verdicts.rows_may_wait and chosen.rows.add(file, roots, verdicts.is_unfinished, verdicts.is_dead):
+        if verdicts.rows_may_wait and chosen.rows.add(file, doubtful, verdicts.is_unfinished, verdicts.is_dead):
             chosen.waiting.append(file)
             # It counts now, so it must survive a crash of the machine: its name, too, was another file's.
-            layout = wire.pack_layout(roots, range(1, len(roots) + 1))
+            layout = wire.pack_anchors(anchors)
             write_sidecar(folder / output.sidecar, layout, lasting=True, waits=folder / output.candidate)
             changed.add(folder)
         elif not self._is_called(output.sink):
             chosen.dropped.append(folder / output.sidecar)
-        keep = verdicts.shown(roots)
-        if all(keep):
-            return _Piece(output.candidate, output.rows, roots)
+        shown = verdicts.shown([root for _, root in doubtful])
+        if all(shown):
+            return _Piece(output.candidate, output.rows, ())
         if not chosen.waiting or chosen.waiting[-1] is not file:
             chosen.dropped += [folder / output.candidate, folder / output.sidecar]
-        return _Piece(output.candidate, sum(keep), list(compress(roots, keep)), keep) if any(keep) else None
+        keep = [True] * output.rows
+        for (position, _), is_shown in zip(doubtful, shown, strict=True):
+            keep[position] = is_shown
+        roots = [*compress(rows_of(anchors), keep)] if self._is_called(output.sink) else ()
+        return _Piece(output.candidate, sum(keep), roots, keep) if any(keep) else None
 
     def _publish(
         self,
@@ -194,7 +209,7 @@ class OutputChooser:
                 names = names or [()] * len(read)
                 ids += names if piece.keep is None else compress(names, piece.keep)
                 sidecar = sidecar_of(folder / piece.candidate)
-                roots += piece.roots or read_sidecar(sidecar, piece.rows)
+                roots += piece.roots or read_sidecar(sidecar)
                 if piece.keep is None:
                     chosen.dropped += [folder / piece.candidate, sidecar]
             numbered, named = made if spool.ordered else None, ids if spool.names_messages else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from tupletree.data.columns import Anchors
 from tupletree.data.frames import Root, roots_of
 from tupletree.runtimes.spark.format.entries import OpenTree
 from tupletree.runtimes.spark.settle.reports import Settlement
@@ -80,12 +81,20 @@ class RootVerdicts:
         """Whether this root is dead."""
         return root in self.dead
 
+    def in_doubt(self, anchors: Anchors) -> list[tuple[int, Root]]:
+        """Of a candidate's rows, position and root of those that may not be published with the epoch: see `shown`.
+
+        The others are not looked at: almost always nearly all rows are of messages that are complete.
+        """
+        roots = {*anchors.roots.tolist()}
+        doubtful = roots & self._bad
+        doubtful |= roots & self.settlement.carried.keys()
+        doubtful |= self.settlement.trees.among(roots)
+        return anchors.rows_of(doubtful) if doubtful else []
+
     def shown(self, rows: Sequence[Root]) -> list[bool]:
         """Of rows of this epoch, each with its root: whether it is published with the epoch."""
-        if self.rows_may_wait:
-            return [self._shows(roots_of(root)) for root in rows]
-        bad = self._bad
-        return [bad.isdisjoint(root) if isinstance(root, tuple) else root not in bad for root in rows]
+        return [self._shows(roots_of(root)) for root in rows]
 
     def _shows(self, roots: Sequence[int]) -> bool:
         if not roots:

@@ -246,7 +246,7 @@ class SinkDelivery:
             epoch=epoch,
             settled_s=settled_s,
             rows=rows,
-            roots=read_sidecar(sidecar_of(candidate), len(rows)),
+            roots=read_sidecar(sidecar_of(candidate)),
             path=ledger_path,
             ledger=_ledger_at(ledger_path),
             run=self._run_id,
