@@ -1,4 +1,5 @@
 import pickle
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,42 @@ def test_published_rows_can_be_read_and_writing_a_batch_again_changes_nothing(tm
     for _ in range(2):
         sink.write(SinkBatch("t/out/0/7", ROWS))
     assert list(read_rows(tmp_path)) == [msgspec.structs.asdict(row) for row in ROWS]
+
+
+class Nested(msgspec.Struct, frozen=True):
+    """Fields that are several columns of a file."""
+
+    name: str
+    tags: list[str]
+    sizes: dict[str, int]
+
+
+def test_numbers_take_next_to_no_room_and_the_other_columns_are_written_as_without_them(tmp_path: Path) -> None:
+    rows = [Nested(f"name {at % 7}", ["a", "b"], {"x": at % 3}) for at in range(20_000)]
+    numbers = [1 << 40, *range(7, 19_999), -5, 1 << 62]
+    for made, name in ((None, "plain"), (numbers, "numbered"), (numbers, "filtered")):
+        sink = parquet(tmp_path / name, made=made is not None)
+        (tmp_path / name).mkdir()
+        sink.write_candidate(tmp_path / name / "part-0.parquet", rows, made)
+    kept = [at % 5 > 0 for at in range(20_000)]
+    source = tmp_path / "filtered" / "part-0.parquet"
+    sink.filter_candidate(source, tmp_path / "filtered" / "part-1.parquet", kept)
+    source.unlink()
+    assert [row["_made"] for row in read_rows(tmp_path / "numbered")] == numbers
+    assert [row["_made"] for row in read_rows(tmp_path / "filtered")] == [*compress(numbers, kept)]
+    (plain,), (numbered,) = (
+        [pq.ParquetFile(path).metadata.row_group(0) for path in (tmp_path / name).glob("*.parquet")]
+        for name in ("plain", "numbered")
+    )
+    of_plain, of_numbered = (
+        {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+        for group in (plain, numbered)
+    )
+    numbers_column = of_numbered.pop("_made")
+    assert {name: one.encodings for name, one in of_numbered.items()} == {
+        name: one.encodings for name, one in of_plain.items()
+    }
+    assert numbers_column.total_compressed_size < 8 * len(rows) // 100
 
 
 def test_files_of_two_versions_of_a_class_are_read_together(tmp_path: Path) -> None:

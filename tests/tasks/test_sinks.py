@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.tasks.streams import Gathering, Line, Script, Word
 from tupletree import Topology, bolt
 from tupletree.config import Options
-from tupletree.data.frames import Frame, Root
+from tupletree.data.frames import Frame, Root, join_segments
 from tupletree.routing.plan import Plan
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.tasks.mail import Drop, Mail, Now, WriteRequest, Written
@@ -28,8 +29,9 @@ def word(line: Line) -> Word:
 class Bench:
     """One sink machine, fed by hand."""
 
-    def __init__(self, linger_s: float = 0.0) -> None:
+    def __init__(self, linger_s: float = 0.0, *, ordered: bool = False) -> None:
         self.sink = Gathering()
+        self.sink.ordered = ordered
         t = Topology("words")
         t.sink("out", self.sink).shuffle(t.bolt("word", word).shuffle(t.spout("lines", Script([]))))
         plan = Plan.of(t.build(), Options())
@@ -108,6 +110,40 @@ def test_of_whatever_frames_rows_come_they_are_written_with_their_root_in_their_
         bench.tell(release(number, root))
         assert bench.written[written:] == expected[root]
     assert bench.machine.held == 0
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_each_row_has_the_number_that_came_with_it(seed: int) -> None:
+    chance = random.Random(seed)
+    bench, expected = Bench(ordered=True), dict[str, int]()
+    for frame in range(chance.randint(1, 6)):
+        count = chance.randint(1, 9)
+        roots: list[Root] = [chance.choice((0, 1, 2, 3, 4, 5, 6, (2, 3), (4, 5, 6))) for _ in range(count)]
+        if chance.random() < 0.5:
+            roots = list(dict.fromkeys(roots))
+        if chance.random() < 0.5:
+            roots = sorted(roots, key=str)  # so that a message has several rows in one piece
+        numbers: Sequence[int] = range(100 * frame, 100 * frame + len(roots))
+        if chance.random() < 0.3:
+            numbers = chance.sample(range(1000), len(roots))
+        texts = [f"{frame}.{place}" for place in range(len(roots))]
+        _, segments, ends = join_segments([(root, [text]) for root, text in zip(roots, texts, strict=True)])
+        task = bench.machine.task.task_id
+        values = [Word(text) for text in texts]
+        bench.machine.work(Frame(task, "word", "Word", values, segments, ends, 77, numbers), bench.now, bench.out)
+        expected.update(zip(texts, numbers, strict=True))
+    roots_left = [1, 2, 3, 4, 5, 6]
+    chance.shuffle(roots_left)
+    for number in range(3):
+        bench.tell(release(number, *roots_left[2 * number : 2 * number + 2]))
+    bench.machine.flush(bench.now, bench.out)
+    found = [
+        (row.word, number)
+        for batch in bench.sink.batches
+        for row, number in zip(batch.rows, batch.made or (), strict=True)
+    ]
+    assert dict(found) == expected
+    assert len(found) == len(expected)
 
 
 def test_a_release_of_which_nothing_is_held_is_answered_at_once_also_when_others_linger() -> None:

@@ -139,7 +139,7 @@ class SinkMachine(Machine):
         )
         self._held: dict[int, list[Any]] = {}
         self._singles: dict[int, Any] = {}  # of roots with one row, which are not in `_held`
-        self._numbers: dict[int, Sequence[int]] = {}
+        self._numbers: dict[int, Sequence[int] | int] = {}  # see `_numbers_of`
         self._made: list[int] = []
         self._shared: dict[int, list[_Shared]] = {}
         self._rows: list[Any] = []
@@ -198,8 +198,6 @@ class SinkMachine(Machine):
 
     def work(self, frame: Frame, now: Now, out: Outbox) -> None:
         """Hold the rows and ack them."""
-        if self._is_ordered:
-            self._hold_numbers(frame)
         if len(frame.roots) != len(frame.values) or not self._hold_singles(frame):
             self._hold_segments(frame, now)
         out.add_delta(frame.id, done_roots(frame, {}))
@@ -214,42 +212,36 @@ class SinkMachine(Machine):
         before = len(singles)
         singles.update(zip(roots, frame.values))  # type: ignore[arg-type]  # just checked: they are ints
         if len(singles) == before + len(roots) and UNTRACKED not in singles:
+            if self._is_ordered:
+                self._numbers.update(zip(roots, _made_of(frame)))  # type: ignore[arg-type]  # as above
             return True
         for root in roots:
             singles.pop(root, None)  # type: ignore[arg-type]  # as above
         return False
 
-    def _hold_numbers(self, frame: Frame) -> None:
-        """Note the numbers of rows with one root, beside the rows: an object per row would be too expensive."""
-        numbers = self._numbers
-        made = _made_of(frame)
+    def _hold_segments(self, frame: Frame, now: Now) -> None:
+        held, singles, numbers = self._held, self._singles, self._numbers
+        values, is_ordered = frame.values, self._is_ordered
+        made: Sequence[int] = _made_of(frame) if is_ordered else ()
+        first = made.start if type(made) is range else None  # then the first number of a segment says all of them
         start = 0
         for root, end in zip(frame.roots, frame.ends):
+            rows = values[start:end]
             if type(root) is int and root:
-                if root in numbers:
-                    numbers[root] = [*numbers[root], *made[start:end]]
+                if root not in held and root not in singles:
+                    held[root] = rows
+                    if is_ordered:
+                        numbers[root] = made[start:end] if first is None else first + start
                 else:
-                    numbers[root] = made[start:end]  # a part of a range is a range: no object per row
-            start = end
-
-    def _hold_segments(self, frame: Frame, now: Now) -> None:
-        held = self._held
-        made = _made_of(frame) if self._is_ordered else ()
-        end = 0
-        for root, values in frame.segments():
-            start, end = end, end + len(values)
-            if type(root) is int and root:
-                rows = held.get(root)
-                if root in self._singles:
-                    held[root] = [self._singles.pop(root), *values]
-                elif rows is None:
-                    held[root] = values
-                else:
-                    rows += values
+                    held[root] = before = held[root] if root in held else [singles.pop(root)]
+                    if is_ordered:
+                        numbers[root] = [*_numbers_of(numbers[root], len(before)), *made[start:end]]
+                    before += rows
             elif root == UNTRACKED:
-                self._make_ready(values, [root] * len(values), made[start:end], now)
+                self._make_ready(rows, [root] * len(rows), made[start:end], now)
             else:
-                self._share(values, roots_of(root), made[start:end])
+                self._share(rows, roots_of(root), made[start:end])
+            start = end
 
     def _share(self, values: list[Any], roots: tuple[int, ...], made: Sequence[int]) -> None:
         shared = _Shared(values, roots, made, set(roots))
@@ -289,14 +281,15 @@ class SinkMachine(Machine):
             gone = self._dropped.keys() & release.roots
             answer.refused.update(dict.fromkeys(gone, self._lost))
         held, singles, rows, row_roots = self._held, self._singles, answer.rows, answer.row_roots
-        if held or self._is_ordered:
+        numbers, is_ordered = self._numbers, self._is_ordered
+        if held or is_ordered:
             for root in release.roots:
                 values = [singles.pop(root)] if root in singles else held.pop(root, None)
                 if values is not None:
                     rows += values
                     row_roots += [root] * len(values)
-                    if self._is_ordered:
-                        answer.made += self._numbers.pop(root)
+                    if is_ordered:
+                        answer.made += _numbers_of(numbers.pop(root), len(values))
         elif singles:
             row_roots += [root for root in release.roots if root in singles]
             rows += map(singles.pop, row_roots)  # type: ignore[arg-type]  # ints, and each once
@@ -474,3 +467,8 @@ class SinkMachine(Machine):
 def _made_of(frame: Frame) -> Sequence[int]:
     """The numbers of a frame's tuples; 0 is older than all others."""
     return frame.made if frame.made is not None else (0,) * len(frame.values)
+
+
+def _numbers_of(noted: Sequence[int] | int, count: int) -> Sequence[int]:
+    """The numbers of so many rows of one root: noted as they are, or as the first where they are consecutive."""
+    return range(noted, noted + count) if type(noted) is int else noted  # type: ignore[return-value]  # just looked at

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from tupletree.data.columns import Anchors, ArrowColumns
@@ -60,7 +62,7 @@ class SinkTask:
         self._values: list[Any] = []
         self._roots: list[Root] = []
         self._ends: list[int] = []
-        self._made: list[int] = []
+        self._made: list[Sequence[int]] = []  # one after the other; mostly ranges
         self._columns: list[ArrowColumns] = []
         self.weight = 0
 
@@ -95,7 +97,7 @@ class SinkTask:
         offset = len(self._values)
         self._values.extend(frame.values)
         if self._sink.ordered:
-            self._made.extend(frame.made if frame.made is not None else [0] * len(frame.values))
+            self._made.append(frame.made if frame.made is not None else [0] * len(frame.values))
         self._roots.extend(frame.roots)
         self._ends.extend([offset + end for end in frame.ends] if offset else frame.ends)
 
@@ -130,8 +132,13 @@ class SinkTask:
         else:
             self._sink.write_candidate(path, self._values, self._numbers())
 
-    def _numbers(self) -> list[int] | None:
-        return self._made if self._sink.ordered else None
+    def _numbers(self) -> array[int] | None:
+        if not self._sink.ordered:
+            return None
+        parts = [
+            np.arange(one.start, one.stop) if isinstance(one, range) else np.array(one, np.int64) for one in self._made
+        ]
+        return array("q", np.concatenate(parts).tobytes())
 
     def _batches(self) -> list[tuple[type, pa.RecordBatch]]:
         return [(one.codec.schema.cls, one.batch) for one in self._columns]
@@ -147,7 +154,7 @@ class SinkTask:
         frame = Frame(0, "", "", self._values, self._roots, self._ends, 0, self._numbers())
         wire.drop_positions(frame, errors, fail)
         self._values, self._roots, self._ends = frame.values, frame.roots, frame.ends
-        self._made = [*(frame.made or ())]
+        self._made = [] if frame.made is None else [frame.made]
 
 
 def _length_of(rows: list[Any]) -> float:
