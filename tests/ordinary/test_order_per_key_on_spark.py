@@ -21,6 +21,7 @@ from tupletree import Collector, Emit, KeyedState, PermanentError, Spout, Topolo
 from tupletree.errors import EndOfInput, TopologyError
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.api import Summary
+from tupletree.runtimes.run import why
 from tupletree.runtimes.spark.supported import refuse_unsupported
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
@@ -172,6 +173,24 @@ def test_no_call_is_made_for_what_is_known_to_wait_at_the_input(run: Any) -> Non
     assert {number for number, _ in of_a[:first_good]} == {0}
     seen = list(dict.fromkeys(number for number, is_good in of_a if is_good))
     assert seen == EVEN
+
+
+@pytest.mark.parametrize("epoch", [12, 4])
+def test_why_says_at_which_bolt_a_message_waits_and_for_which(run: Any, tmp_path: Path, epoch: int) -> None:
+    """With epochs of four, what it waits for is in another epoch."""
+
+    def waits_of(number: int) -> set[str]:
+        facts = why(tmp_path / "state", str(number))
+        assert facts[-1].what == "acked"
+        assert {fact.note for fact in facts if fact.what != "put back"} == {""}
+        return {fact.note for fact in facts if fact.what == "put back"}
+
+    run({("count", 0): 2, ("count", 5): 2}, {"epoch_max_messages": epoch})
+    assert waits_of(0) == waits_of(1) == waits_of(3) == waits_of(5) == set()
+    for number in (2, 4, 6):
+        assert waits_of(number) == {"waiting for a call of count, behind message events/0"}
+    for number in (7, 9):
+        assert waits_of(number) == {"waiting for a call of count, behind message events/5"}
 
 
 def test_a_limit_full_of_messages_that_wait_is_no_deadlock(run: Any) -> None:

@@ -13,11 +13,12 @@ from tupletree.tracking.key_lines import (
     MOST_KEYS,
     Behaviour,
     Keys,
+    Turn,
     Waiting,
     behind,
-    due_times,
     keys_known,
     remembered,
+    turns,
 )
 
 BELOW = {"first": {"first", "between", "second", "end"}, "second": {"second", "end"}}
@@ -119,16 +120,22 @@ def test_what_is_put_back_goes_out_with_the_last_of_what_it_waits_for(
 ) -> None:
     waiting = {one.number: Waiting(one.keys, float(times[one.number])) for one in given_}
     put_back = {one.number for one in given_ if one.waits}
-    dues = due_times(waiting, put_back)
-    assert dues.keys() == put_back
-    final = {number: dues.get(number, one.due_s) for number, one in waiting.items()}
+    found = turns(waiting, put_back)
+    assert found.keys() == put_back
+    final = {number: found[number].due_s if number in found else one.due_s for number, one in waiting.items()}
     for number in put_back:
         ahead = [other for other in waiting if other < number and meet(waiting[other].keys, waiting[number].keys)]
         assert final[number] == max([waiting[number].due_s, *(final[other] for other in ahead)])
+        behind_, bolt = found[number].behind, found[number].bolt
+        assert (behind_ is None) == (not ahead)
+        if behind_ is not None:
+            last = max(final[other] for other in ahead)
+            assert behind_ == min(other for other in ahead if final[other] == last)
+            assert bolt in meet(waiting[behind_].keys, waiting[number].keys)
 
 
 def test_what_waits_for_nothing_goes_out_at_once() -> None:
-    assert due_times({5: Waiting({"first": frozenset({1})}, -math.inf)}, {5}) == {5: -math.inf}
+    assert turns({5: Waiting({"first": frozenset({1})}, -math.inf)}, {5}) == {5: Turn(-math.inf)}
 
 
 def test_a_message_of_very_many_keys_counts_as_one_that_may_have_any() -> None:

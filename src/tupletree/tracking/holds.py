@@ -36,6 +36,7 @@ class Hold:
         watermark_s: how far event time has come there, if that is known.
         attempt: of `retry`: the number of the next one.
         key: of `key`: which.
+        message: of `key`, where that is known instead: behind which message.
     """
 
     kind: HoldKind
@@ -47,6 +48,7 @@ class Hold:
     watermark_s: float | None = None
     attempt: int = 0
     key: str = ""
+    message: str = ""
 
     def __str__(self) -> str:
         """What holds one message."""
@@ -67,7 +69,8 @@ class Hold:
             case "turn":
                 return f"waiting for one of the calls of {by} to end"
             case "key":
-                return f"waiting for a call of {by}, behind key {self.key}"
+                behind = f"message {self.message}" if self.message else f"key {self.key}"
+                return f"waiting for a call of {by}, behind {behind}"
             case "order":
                 return f"waiting for a call of {by}, until what its source emitted before has come there"
             case "queue":

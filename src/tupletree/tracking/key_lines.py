@@ -10,12 +10,11 @@ Keys are hashes: two keys with one hash wait for each other, which is more waiti
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-__all__ = ["ANY", "MOST_KEYS", "Behaviour", "Keys", "Waiting", "behind", "due_times", "keys_known", "remembered"]
+__all__ = ["ANY", "MOST_KEYS", "Behaviour", "Keys", "Turn", "Waiting", "behind", "keys_known", "remembered", "turns"]
 
 ANY = -1
 """Among the keys of a message at an ordered bolt: not all of them are known, so it may have any."""
@@ -32,6 +31,20 @@ class Waiting(NamedTuple):
 
     keys: Keys
     due_s: float
+
+
+class Turn(NamedTuple):
+    """When what is put back goes out (monotonic), and what it waits for: of several the one that goes out last.
+
+    Attributes:
+        due_s: when.
+        behind: the number of that message; None: it waits for none.
+        bolt: the ordered bolt where they meet.
+    """
+
+    due_s: float
+    behind: int | None = None
+    bolt: str = ""
 
 
 class Behaviour(NamedTuple):
@@ -55,31 +68,37 @@ class Behaviour(NamedTuple):
 
 
 class _Lines:
-    """What waits of one spout task, among the messages met so far; each with the latest due time of its line."""
+    """What waits of one spout task, among the messages met so far; each line with what goes out last of it."""
 
     def __init__(self) -> None:
-        self._any: dict[str, float] = {}
-        self._due: dict[tuple[str, int], float] = {}
+        self._any: dict[str, Turn] = {}
+        self._last: dict[tuple[str, int], Turn] = {}
 
-    def before(self, keys: Keys) -> dict[str, float]:
-        """Ordered bolts at which a message with these keys is behind something → when all that will have gone out."""
-        found: dict[str, float] = {}
+    def before(self, keys: Keys) -> dict[str, Turn]:
+        """Ordered bolts at which a message with these keys is behind something → what of that goes out last."""
+        found: dict[str, Turn] = {}
         for bolt, hashes in keys.items():
-            dues = [due for one in hashes if (due := self._due.get((bolt, one))) is not None]
+            ahead = [turn for one in hashes if (turn := self._last.get((bolt, one))) is not None]
             if bolt in self._any and not hashes <= {ANY}:
-                dues.append(self._any[bolt])
-            if dues:
-                found[bolt] = max(dues)
+                ahead.append(self._any[bolt])
+            if ahead:
+                found[bolt] = max(ahead, key=_by_due)
         return found
 
-    def join(self, keys: Keys, due_s: float) -> None:
+    def join(self, keys: Keys, due_s: float, number: int) -> None:
         """A message with these keys waits."""
         for bolt, hashes in keys.items():
+            turn = Turn(due_s, number, bolt)
             if ANY in hashes:
-                self._any[bolt] = max(due_s, self._any.get(bolt, -math.inf))
+                self._any[bolt] = max(self._any.get(bolt, turn), turn, key=_by_due)
             for one in hashes:
                 if one != ANY:
-                    self._due[bolt, one] = max(due_s, self._due.get((bolt, one), -math.inf))
+                    self._last[bolt, one] = max(self._last.get((bolt, one), turn), turn, key=_by_due)
+
+
+def _by_due(turn: Turn) -> tuple[float, int]:
+    """What goes out last is last; of what goes out together, what the others wait for."""
+    return turn.due_s, -(turn.behind or 0)
 
 
 def keys_known(arrived: Mapping[str, AbstractSet[int]], missing: Iterable[str]) -> Keys:
@@ -119,12 +138,12 @@ def behind(messages: Iterable[Behaviour], below: Mapping[str, AbstractSet[str]])
             if not bolts:
                 continue
             found.add(one.number)
-        lines.join(one.keys, 0.0)
+        lines.join(one.keys, 0.0, one.number)
     return found
 
 
-def due_times(waiting: Mapping[int, Waiting], put_back: AbstractSet[int]) -> dict[int, float]:
-    """When what is put back goes out: not before anything that it waits for, so that they go out together.
+def turns(waiting: Mapping[int, Waiting], put_back: AbstractSet[int]) -> dict[int, Turn]:
+    """When each message that is put back goes out: not before anything that it waits for, so that they go out together.
 
     Args:
         waiting: all messages of a spout task that wait, by number.
@@ -134,6 +153,11 @@ def due_times(waiting: Mapping[int, Waiting], put_back: AbstractSet[int]) -> dic
     for number, one in sorted(waiting.items()):
         due_s = one.due_s
         if number in put_back:
-            due_s = found[number] = max([due_s, *lines.before(one.keys).values()])
-        lines.join(one.keys, due_s)
+            found[number] = Turn(due_s)
+            ahead = lines.before(one.keys)
+            if ahead:
+                last = max(ahead.values(), key=_by_due)
+                found[number] = last._replace(due_s=max(due_s, last.due_s))
+            due_s = found[number].due_s
+        lines.join(one.keys, due_s, number)
     return found

@@ -501,6 +501,16 @@ class Pending:
         messages = self._tasks[spout_task].messages.values()
         return [(message.made, message.due_s) for message in messages if message.waits and message.made]
 
+    def ids_at(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], MessageId]:
+        """What the open messages are called that have these places: (spout task, number)."""
+        found: dict[tuple[int, int], MessageId] = {}
+        for spout_task in {task for task, _ in places}:
+            task = self._tasks[spout_task]
+            for message in (*task.messages.values(), *task.awaiting.values()):
+                if message.made and (spout_task, message.made) in places:
+                    found[spout_task, message.made] = message.message_id
+        return found
+
     def awaited_numbers(self, spout_task: int) -> list[int]:
         """The numbers of those that their source is to emit again."""
         return [message.made for message in self._tasks[spout_task].awaiting.values() if message.made]

@@ -25,7 +25,7 @@ from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryO
 from tupletree.state.segments import Segment
 from tupletree.tracking.facts import Fact, What
 from tupletree.tracking.holds import Hold
-from tupletree.tracking.message_ids import plain_id
+from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.outcomes import Failure
 
 __all__ = ["all_facts", "committed_state", "holds_of"]
@@ -96,6 +96,7 @@ def _facts(
     epoch, and is brought up to date.
     """
     failed: dict[int, Failure] = {}
+    notes: dict[int, str] = {}
     other: dict[int, What] = {}
     dues: dict[int, float | None] = {}
     earlier: list[EpochMessage] = []
@@ -105,6 +106,7 @@ def _facts(
         other.update({tree.root: "open" for tree in entry.opened})
         other.update(dict.fromkeys(failed, "failed"))
         other.update({one.root: "dead" for one in entry.dead})
+        notes = _notes(entry, spouts)
         dues = {one.root: one.due_s for one in entry.pending.waiting}
         named = dict.fromkeys([*failed, *(one.root for one in entry.acked)])
         earlier = [still_open[root] for root in named if root in still_open]
@@ -123,6 +125,7 @@ def _facts(
             failure=failed.get(message.root) if what in {"failed", "dead"} else None,
             next_s=(dues.get(message.root) or None) if has_failed else None,
             by_source=has_failed and dues.get(message.root, 0.0) is None,
+            note=notes.get(message.root, "") if what == "put back" else "",
         )
         if message.root in opened:
             still_open[message.root] = message
@@ -132,6 +135,15 @@ def _facts(
         for root, attempt in opened.items():
             if root in still_open:
                 still_open[root].attempt = attempt
+
+
+def _notes(entry: SettleEntry, spouts: Mapping[int, str]) -> dict[int, str]:
+    """What each root waits for that the epoch put back for its turn."""
+    return {
+        root: str(Hold("key", one.bolt, message=f"{spouts.get(one.task, one.task)}/{id_text(one.message_id)}"))
+        for one in entry.behind
+        for root in one.roots
+    }
 
 
 def _spouts(state_dir: Path) -> dict[int, str]:

@@ -193,6 +193,21 @@ class Base(msgspec.Struct, kw_only=True):
     refused: list[FailedAttempt] = []
 
 
+class Behind(msgspec.Struct, array_like=True, frozen=True):
+    """Roots that wait at an ordered bolt for one message, for a key that it has, or may have.
+
+    Attributes:
+        bolt: where.
+        task, message_id: its spout task, and what its source calls it.
+        roots: those that wait.
+    """
+
+    bolt: str
+    task: int
+    message_id: PlainId
+    roots: list[int]
+
+
 class SettleEntry(msgspec.Struct, kw_only=True):
     """The outcome of an epoch; every root of its log that is not named here is acked.
 
@@ -202,6 +217,7 @@ class SettleEntry(msgspec.Struct, kw_only=True):
         failed: attempts that failed, by reason.
         put_back: roots that this epoch did not finish; their messages are in a later epoch again, and no attempt is
             counted.
+        behind: which of them wait at an ordered bolt, and for which message.
         opened: trees that stay open after this epoch, if they are new or have changed; every one of its own roots that
             is not acked, deferred or failed is among them.
         closed: roots of earlier epochs that are not open any more.
@@ -227,6 +243,7 @@ class SettleEntry(msgspec.Struct, kw_only=True):
     time_s: float
     failed: list[FailedAttempt] = []
     put_back: list[int] = []
+    behind: list[Behind] = []
     opened: list[OpenTree] = []
     closed: list[int] = []
     acked: list[AckedTree] = []
@@ -387,6 +404,7 @@ def _entry_of_now(entry: SettleEntry, upgrades: Upgrades) -> SettleEntry:
     )
     return replace(
         entry,
+        behind=[replace(one, bolt=today(one.bolt)) for one in entry.behind],
         outputs=[replace(one, sink=today(one.sink)) for one in entry.outputs],
         waiting=[replace(one, sink=today(one.sink)) for one in entry.waiting],
         released=[f"{today(sink)}/{file}" for sink, _, file in (name.partition("/") for name in entry.released)],

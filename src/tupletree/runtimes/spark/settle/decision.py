@@ -8,7 +8,7 @@ in the accounts, which `apply` carries out after the commit. No files: who reads
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +18,25 @@ from tupletree.config import Options
 from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.runtimes.api import Redact
 from tupletree.runtimes.spark.format.carryover import carryover_after
-from tupletree.runtimes.spark.format.entries import AckedTree, Base, Counters, DeadEntry, FailedAttempt, SettleEntry
+from tupletree.runtimes.spark.format.entries import (
+    AckedTree,
+    Base,
+    Behind,
+    Counters,
+    DeadEntry,
+    FailedAttempt,
+    SettleEntry,
+)
 from tupletree.runtimes.spark.settle.accounts import Accounts, Dropped
-from tupletree.runtimes.spark.settle.epoch_order import KeyTable
+from tupletree.runtimes.spark.settle.epoch_order import EpochOrder, KeyTable, Place
 from tupletree.runtimes.spark.settle.epoch_runs import CountedRun
 from tupletree.runtimes.spark.settle.open_trees import TreeChanges, WaitingChanges
 from tupletree.runtimes.spark.settle.publish import letter_of
 from tupletree.runtimes.spark.settle.reports import Reports
 from tupletree.state.versions import StateFile, version_after
+from tupletree.topology.components import MessageId
 from tupletree.topology.model import TopologySpec
+from tupletree.tracking.key_lines import Turn
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.pending_decision import PendingDecider, PendingDecision, Times
@@ -196,10 +206,14 @@ class _Deciding:
             for root in settlement.put_back
             if self._trees.get(root) is None
         }
-        key_table = accounts.key_table
+        key_table, behind = accounts.key_table, list[Behind]()
         if settlement.order is not None:
-            key_table, later = settlement.order.after({**retries, **put_back}, put_back)
-            put_back = {root: later.get(root, put_back[root]) for root in settlement.order.by_number(put_back)}
+            key_table, turns = settlement.order.after({**retries, **put_back}, put_back)
+            put_back = {
+                root: turns[root].due_s if root in turns else put_back[root]
+                for root in settlement.order.by_number(put_back)
+            }
+            behind = self._behind(settlement.order, turns)
         for root, due_s in put_back.items():
             self._pending.put_back(root, due_s)
         outcomes = self._outcomes
@@ -211,6 +225,7 @@ class _Deciding:
             time_s=self._times.wall_s,
             failed=_by_reason(failures),
             put_back=list(settlement.put_back),
+            behind=behind,
             opened=list(self._trees.opened.values()),
             closed=[*self._trees.closed],
             acked=acked_trees,
@@ -293,6 +308,25 @@ class _Deciding:
         elif isinstance(effect, SourceRetry):
             self._outcomes.source_retries.append(effect)
         return effect if isinstance(effect, Retry) and not in_place else None
+
+    def _behind(self, order: EpochOrder, turns: Mapping[int, Turn]) -> list[Behind]:
+        """Which message each root waits for that is put back for its turn."""
+        places: dict[tuple[str, Place], list[int]] = {}
+        ids: dict[Place, MessageId] = {}
+        for root, turn in turns.items():
+            ahead = order.ahead(root, turn)
+            if ahead is not None:
+                place, message_id = ahead
+                places.setdefault((turn.bolt, place), []).append(root)
+                if message_id is not None:
+                    ids[place] = message_id
+        if earlier := {place for _, place in places} - ids.keys():
+            ids.update(self._accounts.pending.ids_at(earlier))
+        return [
+            Behind(bolt, place[0], plain_id(ids[place]), roots)
+            for (bolt, place), roots in places.items()
+            if place in ids
+        ]
 
     def _remember_unconfirmed(self) -> None:
         """Remember settled messages of sources without a position: they may deliver one again until it is confirmed."""

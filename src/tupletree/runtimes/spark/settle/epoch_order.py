@@ -20,7 +20,8 @@ from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.epoch_messages import places_in
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.tracking.key_lines import ANY, Behaviour, Keys, Waiting, behind, due_times, keys_known, remembered
+from tupletree.topology.components import MessageId
+from tupletree.tracking.key_lines import ANY, Behaviour, Keys, Turn, Waiting, behind, keys_known, remembered, turns
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 __all__ = ["Arrived", "EpochOrder", "KeyTable", "Ordering", "Place"]
@@ -183,8 +184,8 @@ class EpochOrder:
         for root in self._mine(roots):
             self._keys[root] = remembered(keys_known(seen.get(root, {}), self._missing(root, failed.get(root))))
 
-    def after(self, due_s: Mapping[int, float], put_back: Collection[int]) -> tuple[KeyTable, dict[int, float]]:
-        """What waits when the epoch is settled, and when what is put back goes out.
+    def after(self, due_s: Mapping[int, float], put_back: Collection[int]) -> tuple[KeyTable, dict[int, Turn]]:
+        """What waits when the epoch is settled, and when what is put back goes out, and behind what.
 
         Args:
             due_s: root → when its next attempt goes out, of all that are to be tried again.
@@ -200,13 +201,22 @@ class EpochOrder:
             lines[task][number] = waiting
         for root in self._mine(put_back):
             late[mine[root][0]].add(mine[root][1])
-        final: dict[int, float] = {}
+        final: dict[int, Turn] = {}
         roots = {place: root for root, place in mine.items()}
         for task, numbers in late.items():
-            for number, due in due_times(lines[task], numbers).items():
-                final[roots[task, number]] = due
-                table[task, number] = table[task, number]._replace(due_s=due)
+            for number, turn in turns(lines[task], numbers).items():
+                final[roots[task, number]] = turn
+                table[task, number] = table[task, number]._replace(due_s=turn.due_s)
         return table, final
+
+    def ahead(self, root: int, turn: Turn) -> tuple[Place, MessageId | None] | None:
+        """What a root waits for, by its turn: where that is, and what its source calls it, if it is of this epoch."""
+        if turn.behind is None:
+            return None
+        place = self._place_of[root][0], turn.behind
+        other = self._root_at.get(place)
+        ids = () if other is None else (one.id_of(other) for one in self._record.inputs)
+        return place, next((one for one in ids if one is not None), None)
 
     def by_number(self, roots: Iterable[int]) -> list[int]:
         """These roots in the order of their messages."""
