@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -31,6 +33,10 @@ Place = tuple[int, int]
 
 KeyTable = Mapping[Place, Waiting]
 """All messages that wait for another attempt, of spouts that something comes from to an ordered bolt."""
+
+MOST_HELD = 100_000
+"""Every task of an ordered bolt is told of so many keys that wait, those of the earliest messages. It makes calls for
+others in vain; whether they count is decided here."""
 
 _failures = msgspec.msgpack.Decoder(list[wire.FailureReport])
 _stats = msgspec.msgpack.Decoder(wire.StatsReport)
@@ -133,7 +139,11 @@ class EpochOrder:
                 for one in hashes:
                     known = first[bolt].setdefault((task, one), number)
                     first[bolt][task, one] = min(known, number)
-        return {bolt: [(*line, number) for line, number in lines.items()] for bolt, lines in first.items()}
+        held = {bolt: [(*line, number) for line, number in lines.items()] for bolt, lines in first.items()}
+        return {
+            bolt: keys if len(keys) <= MOST_HELD else nsmallest(MOST_HELD, keys, key=itemgetter(2))
+            for bolt, keys in held.items()
+        }
 
     def behind(
         self,
