@@ -10,8 +10,9 @@ of ids means that these tuples are anchored to several roots. The same root may 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "cut",
     "done_roots",
     "fewer",
+    "ids_in",
     "join_segments",
     "made_of",
     "newest",
@@ -191,6 +193,13 @@ def roots_of(root: Root) -> tuple[int, ...]:
     return (root,) if root else ()
 
 
+def ids_in(roots: Sequence[Root]) -> Iterable[int]:
+    """All ids in the roots of segments, `UNTRACKED` among them; where each has one root, nothing is done for each."""
+    if all(issubclass(kind, int) for kind in set(map(type, roots))):
+        return roots  # type: ignore[return-value]  # just checked
+    return chain.from_iterable(root if isinstance(root, tuple) else (root,) for root in roots)
+
+
 def all_failed(root: Root, failed: Container[int]) -> bool:
     """Whether every root of a tracked segment is in `failed`; an untracked segment never is.
 
@@ -334,8 +343,9 @@ def cut(frame: Frame, tuples: int) -> tuple[Frame, Frame, set[int]]:
     head.source = rest.source = frame.source
     if frame.made is not None:
         head.made, rest.made = frame.made[:tuples], frame.made[tuples:]
-    early = {one for root in head_roots for one in roots_of(root)}
-    return head, rest, {one for root in rest_roots for one in roots_of(root) if one in early}
+    early = set(ids_in(head_roots))
+    early.discard(UNTRACKED)
+    return head, rest, early.intersection(ids_in(rest_roots))
 
 
 def done_roots(frame: Frame, failed: Mapping[int, object]) -> list[Root]:

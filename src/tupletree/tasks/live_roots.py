@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Sequence
+from itertools import filterfalse
 from typing import TYPE_CHECKING
 
-from tupletree.data.frames import Frame, Root, picked, roots_of
+from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, ids_in, picked, roots_of
 from tupletree.tasks.pace import Pace
 
 if TYPE_CHECKING:
@@ -119,7 +120,12 @@ class LiveRoots:
     def still_wanted(self, frame: Frame) -> Frame:
         """The frame without tuples whose messages are over; the same frame if there are none."""
         roots = frame.roots
-        over = [self.is_over(root) for root in roots]
-        if not any(over):
+        # What is left of a long frame is looked through for each slice of it, and almost always all of it is open.
+        closed = set(ids_in(roots))
+        for live in self._in_flight.values():
+            closed = set(filterfalse(live.__contains__, closed))
+        closed.discard(UNTRACKED)
+        if not closed:
             return frame
-        return picked(frame, [not gone for gone in over])
+        over = [all_failed(root, closed) for root in roots]
+        return picked(frame, [not gone for gone in over]) if any(over) else frame
