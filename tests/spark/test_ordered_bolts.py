@@ -24,7 +24,7 @@ from tupletree.runtimes.spark.worker.edges import Edges
 from tupletree.runtimes.spark.worker.ordered_input import OrderedInput
 from tupletree.sinks import jsonl
 from tupletree.sources import items
-from tupletree.tracking.key_lines import ANY, Waiting
+from tupletree.tracking.key_lines import ANY, Turn, Waiting
 from tupletree.tracking.ledger import judge
 from tupletree.tracking.outcomes import Failure, FailureKind
 
@@ -278,8 +278,9 @@ def test_what_waits_elsewhere_holds_its_keys_and_what_is_in_the_epoch_again_does
     told = arrived({}, one=[(100, 1), (200, 1), (300, 2)])
     assert epoch.behind(told, (), {}, {}, ()) == {300}
     epoch.leave_out([300], {})
-    after, dues = epoch.after({300: -1.0}, [300])
-    assert dues == {300: 9.0}
+    after, turns = epoch.after({300: -1.0}, [300])
+    assert turns == {300: Turn(9.0, 0, "one")}
+    assert epoch.ahead(300, turns[300]) == ((7, 0), None), "the epoch does not have it"
     assert after == {
         (7, 0): Waiting({"one": frozenset({2})}, 9.0),
         (8, 0): Waiting(any_key, 1.0),
