@@ -398,6 +398,7 @@ class Executor:
             taken = queue.next_slow(self._out, self._live.still_wanted if self._live is not None else None)
             assert taken is not None
             frame, consumed = taken
+            self._slice_s = monotonic()  # what the cut and the effects of the last slice took is not the bolt's pace
             self._work(frame, machines[frame.task], now)
             ring.consumed(consumed)
             self.handled += consumed
