@@ -108,15 +108,14 @@ class ParquetSink(FileSink):
     def _store(self, path: Path, table: Any) -> None:
         import pyarrow.parquet as pq
 
-        others: bool | list[str] = True
-        encoding = None
+        settings: dict[str, Any] = {}
         if self.ordered and table.column_names[-1:] == [MADE]:
             # Most numbers are one more than the one before: their differences take next to nothing, in time and on the
             # disk. A dictionary of them, which is the default, would be as long as the column.
             others = [leaf for field in [*table.schema][:-1] for leaf in _leaves(field.name, field.type)]
-            encoding = {MADE: "DELTA_BINARY_PACKED"}
+            settings = {"use_dictionary": others, "column_encoding": {MADE: "DELTA_BINARY_PACKED"}}
         with written(path) as file:
-            pq.write_table(table, file, compression=self.compression, use_dictionary=others, column_encoding=encoding)
+            pq.write_table(table, file, compression=self.compression, **settings)
 
 
 def _leaves(name: str, kind: Any) -> Iterator[str]:
