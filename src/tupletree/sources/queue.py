@@ -37,8 +37,9 @@ WAIT_S = 0.25
 """How long a lease waits for a first message; a stop waits for it."""
 
 AHEAD, LEAST_AHEAD, QUICK_S = 3, 50, 0.25
-"""A run that works batches of so many messages so soon has as many batches leased ahead, not one: it shares what each
-costs among more messages, and does not wait for the broker."""
+"""A run that works batches of so many messages so soon has as many batches leased ahead, not one, and gets them
+together: what a batch costs from thread to thread is shared by more messages. It does not wait for messages that the
+broker does not have."""
 
 KEEP_PART = 1 / 3
 """Of a lease: how often what is out is extended."""
@@ -186,7 +187,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._leased: deque[Delivery] = deque()  # and not given yet
         self._kept_s = 0.0  # when the leases of what is not given yet began, or were extended
         self._refused: set[str] = set()  # handles of these whose leases had ended then
-        self._awaited: asyncio.Future[None] | None = None  # by a `next`: that something is leased, or nothing is there
+        self._awaited: asyncio.Future[None] | None = None  # by a `next`: that a lease has ended
         self._is_full = self._is_quick = False  # the last lease; this run, see `QUICK_S`
         self._given_s = -math.inf
         self._out: dict[str, Delivery] = {}
@@ -246,7 +247,7 @@ class BrokerSpout(AsyncSpout[T]):
         queue = self._connected()
         since_s = asyncio.get_running_loop().time() - self._given_s
         self._is_quick = self._prefetch >= LEAST_AHEAD and since_s < QUICK_S
-        if not self._leased:
+        if not self._leased or self._leasing is not None:
             await self._lease_next(queue)
         self._give_back_ended()
         has_leased = bool(self._leased)
@@ -290,7 +291,7 @@ class BrokerSpout(AsyncSpout[T]):
             self._coming[message_id] = until_s
 
     async def _lease_next(self, queue: Queue) -> None:
-        """Wait until something is leased, or nothing is there. If this is cancelled, `close` gives back what comes."""
+        """Wait for the lease that goes on, or a new one. If this is cancelled, `close` gives back what comes."""
         if self._leasing is None:
             self._lease_ahead(queue)
         leasing = self._leasing
@@ -320,30 +321,26 @@ class BrokerSpout(AsyncSpout[T]):
         try:
             is_wanted = True
             while is_wanted:
-                deliveries = await self._in_thread(partial(self._lease, queue))
+                wait_s = WAIT_S if self._follow and not self._leased else 0.0
+                began_s = asyncio.get_running_loop().time()
+                deliveries = await self._in_thread(
+                    partial(queue.lease, self._prefetch, lease_s=self._lease_s, wait_s=wait_s)
+                )
                 if not self._leased:
-                    self._kept_s = asyncio.get_running_loop().time()
+                    self._kept_s = began_s
                 self._leased += deliveries
                 self._is_full = len(deliveries) >= self._prefetch
                 is_wanted = self._is_full and self._is_quick and len(self._leased) < AHEAD * self._prefetch
                 is_wanted = is_wanted and self._queue is queue
-                if is_wanted:
-                    self._tell_leased()
             self._leasing = None
         finally:
-            self._tell_leased()
-
-    def _tell_leased(self) -> None:
-        if self._awaited is not None and not self._awaited.done():
-            self._awaited.set_result(None)
+            if self._awaited is not None and not self._awaited.done():
+                self._awaited.set_result(None)
 
     def _connected(self) -> Queue:
         if self._queue is None:
             raise ConnectorError(f"{self.shown} is not connected")
         return self._queue
-
-    def _lease(self, queue: Queue) -> list[Delivery]:
-        return queue.lease(self._prefetch, lease_s=self._lease_s, wait_s=WAIT_S if self._follow else 0.0)
 
     def _is_empty(self, queue: Queue) -> bool:
         """Whether nothing will be delivered any more, but for what is out here."""
