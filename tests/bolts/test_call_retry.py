@@ -29,7 +29,7 @@ from tupletree import (
 )  # fmt: skip
 from tupletree.bolts.arrow import ArrowTask
 from tupletree.bolts.call_retry import HELD_AT_MOST
-from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.effects import CallsAgain, TaskPlace, Worked
 from tupletree.bolts.factory import holder_of
 from tupletree.bolts.plain import BoltTask
 from tupletree.errors import ProcessingTimeoutError
@@ -194,8 +194,10 @@ def test_calls_that_raise_twice_come_to_the_same_as_calls_that_never_do(what: An
     trip.set(0)
     expected = came_of(task_of(what, 1).work(given))
     trip.set(2)
-    assert came_of(task_of(what, 3).work(given)) == expected
+    task = task_of(what, 3)
+    assert came_of(task.work(given)) == expected
     assert sum(trip.met.values()) >= 2 + len(trip.met)
+    assert task._place.calls_again.passed
 
 
 @pytest.mark.parametrize("given", [FRAME, SINGLES], ids=["frame", "singles"])
@@ -223,8 +225,11 @@ def test_a_row_of_columns_is_called_for_again_until_it_comes_to_something() -> N
 def test_what_raises_in_every_call_fails_after_as_many_as_its_place_says(what: Any) -> None:
     cell = None if what in FUNCTIONS else cell_of(topology_of(what, keyed=True).components["bolt"].body.state)
     trip.set(1_000)
-    worked = task_of(what, 3, cell).work(frame((1, words("a")), (2, words("b"))))
+    task = task_of(what, 3, cell)
+    worked = task.work(frame((1, words("a")), (2, words("b"))))
     assert set(worked.failures) == {1, 2}
+    assert task._place.calls_again.failed
+    assert not task._place.calls_again.passed
     assert {failure.error for failure in worked.failures.values()} == {"tripped"}
     assert max(trip.met.values()) <= 6
     assert not [root for root, _ in emitted(worked) if root]
@@ -236,10 +241,12 @@ def test_what_raises_in_every_call_fails_after_as_many_as_its_place_says(what: A
 @pytest.mark.parametrize("what", [one, several, count, emit, window, pass_on])
 def test_what_will_not_pass_or_takes_too_long_is_not_called_for_again(what: Any, error: Any) -> None:
     trip.set(1_000, error)
-    worked = task_of(what, 3, ValueCell({}, int) if what is count else None).work(frame((1, words("a", "b"))))
+    task = task_of(what, 3, ValueCell({}, int) if what is count else None)
+    worked = task.work(frame((1, words("a", "b"))))
     assert set(worked.failures) == {1}
     calls = 3 if what is pass_on else 1  # for both rows, and for each of them
     assert sum(trip.met.values()) <= calls
+    assert task._place.calls_again == CallsAgain(), "no call was made again"
 
 
 @pytest.mark.parametrize(("given", "calls"), [(HELD_AT_MOST - 1, 3), (HELD_AT_MOST + 1, 1)])

@@ -7,6 +7,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -141,6 +142,64 @@ def test_counts_of_what_was_acked_equal_an_independent_count(
         assert remembered(tmp_path / "state") > expected, "what failed messages did stays"
         assert set(runs_of(tmp_path / "state")) == {1}
         assert {letter.note for letter in letters} <= {"keyed state may hold this message"}
+
+
+@bolt
+def words_of(line: Line) -> Iterator[Word]:
+    return map(Word, line.text.split())
+
+
+@bolt(state=int)
+def total(word: Word, number: KeyedState[int]) -> Count:
+    number.value += 1
+    return Count(word.word, number.value)
+
+
+CALLED: Counter[str] = Counter()
+"""Word → calls for its counts."""
+
+
+@bolt
+def check(counted: Count) -> Count:
+    CALLED[counted.word] += 1
+    if counted.word.startswith("bad"):
+        raise ValueError("never accepted")
+    if counted.word.startswith("w") and CALLED.total() % 20 == 0:
+        raise ConnectionError("not accepted now")
+    return counted
+
+
+@bolt(concurrency=4)
+async def check_later(counted: Count) -> Count:
+    await asyncio.sleep(0)
+    return check(counted)
+
+
+class Checking(Bolt[Count]):
+    def process(self, value: Count, collector: Collector[Count]) -> None:
+        collector.emit(check(value))
+
+
+@pytest.mark.parametrize("what", [check, check_later, Checking])
+def test_first_runs_repeat_calls_as_long_as_that_helps(what: Any, tmp_path: Path, run_topology: RunTopology) -> None:
+    CALLED.clear()
+    stumbling = [f"w{number}" for number in range(300)]
+    fine = [f"w{number}" if number % 2 else f"v{number}" for number in range(300)]
+    bad = [[f"bad{part}-{number}" for number in range(20)] for part in range(2)]
+    good = [[f"v{part}-{number}" for number in range(320)] for part in range(2)]
+    texts = [*stumbling, *fine, *good[0], *bad[0], *good[1], *bad[1]]
+    TANKS["repeated"] = Tank(texts, allowed=len(texts))
+    t = Topology("repeated")
+    words = t.bolt("split", words_of, parallelism=2).shuffle(t.spout("tap", Tap("repeated", batch_size=100)))
+    counts = t.bolt("count", total, parallelism=2).fields(words, "word")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("check", what, parallelism=2).shuffle(counts))
+    summary = run_topology(t, tmp_path / "state", max_attempts=1, epoch_max_messages=300)
+
+    assert runs_of(tmp_path / "state")[:2] == [2, 1]
+    assert 0 < summary.dead - 40 < 20, "only the first run of the first epoch failed for what passes"
+    assert CALLED[bad[0][0]] == 3, "it had helped before"
+    assert CALLED[bad[1][-1]] == 1, "it did not help any more"
+    assert remembered(tmp_path / "state").total() == summary.acked
 
 
 @pytest.mark.nightly

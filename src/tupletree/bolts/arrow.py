@@ -193,10 +193,14 @@ class ArrowTask:
             worked.outage = failed
             self._left.append(columns)
             return
+        is_again = False
         for _ in range(self._place.calls - 1 if rows == 1 else 0):  # for several it is called again by halves
             if failed is None or not may_pass(failed, self._place):
                 break
             failed = self._call(columns, source, made)
+            is_again = True
+        if is_again:
+            self._place.calls_again.note(passed=failed is None)
         if failed is None:
             return
         if rows == 1:

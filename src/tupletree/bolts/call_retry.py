@@ -1,8 +1,9 @@
 """Call retry: a call of user code that raises is made again at once, as often as the task's place allows, or undone.
 
 A runtime asks for it where a failure is more expensive than a call: in the later runs of an epoch on Spark, where
-failures that differ from run to run would not end otherwise. Owns which errors are worth another call, and that each
-call finds things as the first one did. It does not know what a call does: the caller says how that is undone.
+failures that differ from run to run would not end otherwise, and in first runs where it has helped before. Owns which
+errors are worth another call, and that each call finds things as the first one did. It does not know what a call
+does: the caller says how that is undone.
 """
 
 from __future__ import annotations
@@ -54,14 +55,30 @@ def retrying_call(
         if not place.root:
             return call(*values)
         undo = savepoint() if savepoint is not None else None
+        try:
+            return call(*values)
+        except BaseException as error:  # noqa: BLE001 - as user code may raise anything
+            failed = error
+        try:  # out here, so that what further calls raise has no other error before it
+            return again(values, undo, failed)
+        finally:
+            del failed  # it holds this frame
+
+    def again(values: tuple[Any, ...], undo: Callable[[], None] | None, error: BaseException) -> Any:
         for left in range(place.calls - 1, -1, -1):
+            if undo is not None and (left or place.takes_as_outage(error)):
+                undo()
+            if not left or not may_pass(error, place):
+                if left < place.calls - 1:
+                    place.calls_again.note(passed=False)
+                raise error
             try:
-                return call(*values)
-            except BaseException as error:
-                if undo is not None and (left or place.takes_as_outage(error)):
-                    undo()
-                if not left or not may_pass(error, place):
-                    raise
+                result = call(*values)
+            except BaseException as raised:  # noqa: BLE001 - as in the first call
+                error = raised
+            else:
+                place.calls_again.note(passed=True)
+                return result
         raise InternalError("a call must be made at least once", got=str(place.calls))
 
     return insist

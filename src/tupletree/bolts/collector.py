@@ -299,9 +299,12 @@ class CollectorCall:
     ) -> BaseException | None:
         """Make a call again that raised, as often as that may be; what it raised last, None once it returned."""
         own = set(roots_of(delivery.root))
-        for _ in range(self._place.calls - 1):
+        for number in range(self._place.calls):
             is_alone = all(own.issuperset(roots_of(one.root)) for one in self._emitted[self._mark :])
-            if not (may_pass(error, self._place) and is_alone and self._verdicts == before.verdicts):
+            is_over = number == self._place.calls - 1
+            if is_over or not (may_pass(error, self._place) and is_alone and self._verdicts == before.verdicts):
+                if number:
+                    self._place.calls_again.note(passed=False)
                 break
             self._wait_for_turn()
             del self._emitted[self._mark :]
@@ -316,6 +319,7 @@ class CollectorCall:
             except BaseException as raised:  # noqa: BLE001 - as in the first call
                 error = raised
             else:
+                self._place.calls_again.note(passed=True)
                 return None
         if self._place.takes_as_outage(error) and before.undo is not None:
             before.undo()

@@ -16,7 +16,7 @@ from tupletree.tracking.outcomes import Failure
 if TYPE_CHECKING:
     from tupletree.topology.components import MessageId
 
-__all__ = ["ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked", "put_in_hand"]
+__all__ = ["CallsAgain", "ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked", "put_in_hand"]
 
 MAX_STRAYS_KEPT = 3
 
@@ -55,6 +55,21 @@ def put_in_hand(state: StateCell, key: Any) -> Any:
     state.key = key
     state.value = held = state.changed[key] if key in state.changed else state.load(key)
     return held
+
+
+@dataclass(slots=True)
+class CallsAgain:
+    """How calls that raised and were made again at once ended: how many passed, and how many raised to the end."""
+
+    passed: int = 0
+    failed: int = 0
+
+    def note(self, *, passed: bool) -> None:
+        """One more has ended."""
+        if passed:
+            self.passed += 1
+        else:
+            self.failed += 1
 
 
 @dataclass(slots=True)
@@ -156,7 +171,8 @@ class TaskPlace:
     `waits` says that the task is resumed after an outage, which fails no tuple then.
     `pinned` are attempts of the frame in hand, which `attempts` forgets once they are over. `again` are first attempts
     that come later than others of their time all the same: of replayed dead letters, and of deferred messages.
-    `calls` is how often one call of user code is made while it raises, before its tuples fail (`call_retry`).
+    `calls` is how often one call of user code is made while it raises, before its tuples fail (`call_retry`);
+    `calls_again` counts what came of that.
     `numbered`: what is emitted together on several streams is to say in which order (`Output.made`).
     `frame` is the one whose tuples are given to calls one by one, or the last such; None where calls have tuples of
     several. `ids_of` finds the message ids of roots, when user code asks; None where they are not known. `named` are
@@ -179,6 +195,7 @@ class TaskPlace:
     run_s: float | None = None
     message_timeout_s: float | None = None
     calls: int = 1
+    calls_again: CallsAgain = field(default_factory=CallsAgain)
     numbered: bool = False
     attempts: Mapping[int, int] = field(default_factory=dict)
     again: Collection[int] = ()

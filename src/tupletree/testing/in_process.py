@@ -17,6 +17,7 @@ from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.runtime import start
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
+from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
 
 __all__ = ["InProcessBackend", "InProcessPlanRunner", "start_in_process"]
@@ -30,14 +31,21 @@ class InProcessPlanRunner:
     def __init__(self, plan: Plan, blob: bytes) -> None:
         self._plan = plan
         self._blob = blob
+        self._traceless = traceless_stages(plan)
+        self._sent: tuple[int, list[list[wire.Row]]] | None = None  # by the traceless stages of an epoch
         self._numbers = count()
         self._is_cancelled = False
 
     def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """See `PlanRunner`."""
         encoded = control_bytes(control)
-        partitions: list[list[wire.Row]] = [list(rows_of_slice(part)) for part in slices]
-        for stage in self._plan.stages:
+        sent, self._sent = self._sent, None
+        partitions: list[list[wire.Row]]
+        if sent is not None and control.resumes and sent[0] == control.epoch:
+            first, partitions = self._traceless, sent[1]
+        else:
+            first, partitions = 0, [list(rows_of_slice(part)) for part in slices]
+        for stage in self._plan.stages[first:]:
             leaving: list[list[wire.Row]] = [[] for _ in partitions]
             for number, rows in enumerate(partitions):
                 identity = TaskIdentity(number, 0, next(self._numbers))
@@ -46,6 +54,9 @@ class InProcessPlanRunner:
                         raise InterruptedError("the run was cancelled")
                     leaving[row[0] % len(partitions)].append(row)
             partitions = leaving
+            if stage.index + 1 == self._traceless:
+                sent = control.epoch, partitions
+        self._sent = sent if self._traceless else None
         return [(kind, head, body) for rows in partitions for _, kind, head, body in rows]
 
     def cancel(self) -> None:

@@ -112,6 +112,8 @@ class BoltSpec:
         batch_size, batch_max_age_s: batch style only.
         tick_interval_s: ask for ticks; None is unset.
         key_fields: what its inputs must be grouped by, if the bolt knows; else any fields will do.
+        takes_many_rows: a library bolt: a call may have the rows of many frames. Its time and its results are known to
+            stay small then, as they are not where user code works the rows; without state, a row comes of one.
         takes_collector: class style only: `process` has a second parameter, for a Collector.
         origin: the decorated bolt that this was read from, if any. It is what pickles, by reference, so that a worker
             imports the user's module and reads the hints there. Code that replaces another field clears it.
@@ -135,6 +137,7 @@ class BoltSpec:
     batch_max_age_s: float | None = None
     tick_interval_s: float | None = None
     key_fields: tuple[str, ...] = ()
+    takes_many_rows: bool = False
     takes_collector: bool = True
     origin: Any = field(default=None, repr=False, compare=False)
 

@@ -187,6 +187,11 @@ class _Aggregate:
         is_optional = hints.NONE_TYPE in hints.members(message.fields[self.field])
         return (result, hints.NONE_TYPE) if is_optional else (result,)
 
+    @property
+    def calls_user_code(self) -> bool:
+        """See `Recipe`."""
+        return False
+
     def state(self, message: Schema) -> StateSpec:
         """See `Recipe`."""
         if self.fold == "count":
@@ -222,6 +227,11 @@ class _Dedupe:
     def into(self) -> type:
         """See `Recipe`."""
         return self.message
+
+    @property
+    def calls_user_code(self) -> bool:
+        """See `Recipe`."""
+        return False
 
     def __str__(self) -> str:
         return f"dedupe of {self.message.__qualname__} by {', '.join(self.keys)}"

@@ -77,6 +77,11 @@ class _Stateless:
     message: type
 
     @property
+    def calls_user_code(self) -> bool:
+        """See `Recipe`."""
+        return False
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """See `Recipe`."""
         return ()
@@ -150,6 +155,11 @@ class _Explode(_Stateless):
     field: str
     into: type
     split: Any = None
+
+    @property
+    def calls_user_code(self) -> bool:
+        """See `Recipe`."""
+        return callable(self.split)
 
     def __str__(self) -> str:
         return f"explode of {self.message.__qualname__}.{self.field} into {self.into.__qualname__}"

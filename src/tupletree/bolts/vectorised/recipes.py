@@ -25,6 +25,7 @@ class Recipe(Protocol):
         message: class of the tuples it takes.
         into: class of the tuples it gives.
         keys: fields of `message` that its inputs are to be grouped by; empty for a bolt without state.
+        calls_user_code: whether it calls a function of the user's for each row.
     """
 
     @property
@@ -33,6 +34,8 @@ class Recipe(Protocol):
     def into(self) -> type: ...  # noqa: D102 - see the class
     @property
     def keys(self) -> tuple[str, ...]: ...  # noqa: D102 - see the class
+    @property
+    def calls_user_code(self) -> bool: ...  # noqa: D102 - see the class
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:
         """What is wrong with it."""
@@ -85,6 +88,7 @@ class LibraryBolt(FunctionBolt[..., Any]):
             input_types=(recipe.message,),
             state=state,
             key_fields=recipe.keys,
+            takes_many_rows=not recipe.calls_user_code,
             origin=self,
         )
         return BoltDescription(spec, tuple(outputs), tuple(findings))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from random import Random
@@ -14,6 +15,7 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
+from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
 from tupletree.testing.spark_protocol.faults import ProtocolFaults
 
@@ -50,6 +52,16 @@ class LateTasks:
                 task()
 
 
+@dataclass
+class _Sent:
+    """What the traceless stages of an epoch's last run sent: rows by partition, and what the last of them was given."""
+
+    epoch: int
+    control: bytes
+    given: list[list[wire.Row]]
+    rows: dict[int, list[wire.Row]]
+
+
 class FaultyRunner:
     """See `PlanRunner` and the module docstring.
 
@@ -78,24 +90,40 @@ class FaultyRunner:
         self._chance = chance
         self._late = late
         self._between = between
+        self._traceless = traceless_stages(plan)
+        self._sent: _Sent | None = None
         self._numbers = count()
 
     def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """See `PlanRunner`."""
         encoded = control_bytes(control)
-        partitions: list[list[wire.Row]] = [list(rows_of_slice(part)) for part in slices]
-        for stage in self._plan.stages:
-            leaving: dict[int, list[wire.Row]] = {}
+        sent, self._sent = self._sent, None
+        if sent is not None and control.resumes and sent.epoch == control.epoch:
+            for number in sorted(sent.rows):  # its shuffle files were on an executor that is lost
+                if self._chance.random() < self._faults.executor:
+                    sent.rows[number] = self._task(self._traceless - 1, number, sent.given[number], sent.control)
+            first, partitions = self._traceless, self._exchanged(sent.rows)
+        else:
+            first, partitions = 0, [list(rows_of_slice(part)) for part in slices]
+        for stage in self._plan.stages[first:]:
+            given, leaving = partitions, {}
             for number in self._chance.sample(range(len(partitions)), len(partitions)):
                 leaving[number] = self._task(stage.index, number, partitions[number], encoded)
                 self._between()
                 if control.epoch >= 0 and self._chance.random() < self._faults.job / len(partitions):
                     raise self._aborted("a shuffle was lost")
-            partitions = [[] for _ in partitions]
-            for number in self._chance.sample(sorted(leaving), len(leaving)):  # exchanged in no order
-                for row in leaving[number]:
-                    partitions[row[0] % len(partitions)].append(row)
+            partitions = self._exchanged(leaving)
+            if stage.index + 1 == self._traceless:
+                sent = _Sent(control.epoch, encoded, given, leaving)
+        self._sent = sent if self._traceless else None
         return [(kind, head, body) for rows in partitions for _, kind, head, body in rows]
+
+    def _exchanged(self, leaving: dict[int, list[wire.Row]]) -> list[list[wire.Row]]:
+        partitions: list[list[wire.Row]] = [[] for _ in leaving]
+        for number in self._chance.sample(sorted(leaving), len(leaving)):  # in no order
+            for row in leaving[number]:
+                partitions[row[0] % len(partitions)].append(row)
+        return partitions
 
     @staticmethod
     def _aborted(why: str) -> RuntimeError:

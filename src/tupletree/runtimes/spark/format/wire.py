@@ -215,6 +215,7 @@ class StatsReport(msgspec.Struct, array_like=True):
         strays: tuples of no message that failed.
         outages: component → roots that it could not work on because of an outage, and what its last call raised.
         work: bolt → tuples that its calls took, and how long.
+        calls_again: bolt → calls that raised and were made again: how many passed, and how many raised to the end.
     """
 
     worked: dict[str, int]
@@ -226,6 +227,7 @@ class StatsReport(msgspec.Struct, array_like=True):
     strays: int = 0
     outages: dict[str, tuple[list[int], str]] = {}
     work: dict[str, WorkDone] = {}
+    calls_again: dict[str, tuple[int, int]] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -19,6 +19,7 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import epoch_path
 from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, slices_of
+from tupletree.runtimes.spark.settle.call_counts import CallCounts
 from tupletree.runtimes.spark.settle.epoch_order import EpochOrder
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
@@ -86,6 +87,7 @@ class EpochRuns:
         self._outputs = OutputChooser(parts.plan, parts.sinks, parts.directory.run_id)
         self._is_closing = threading.Event()
         self._met_crashes = False
+        self._call_counts = CallCounts()
 
     def close(self) -> None:
         """Note that the loop has ended: a job that fails is not tried again. Any thread may call it."""
@@ -114,9 +116,12 @@ class EpochRuns:
         slices = slices_of(epoch_path(self._directory.epochs, record.epoch), self._plan, wakes=self._wakes)
         while True:
             reports = Reports.of(self._execute_surely(record, settlement, slices), has_ordered_bolts=order is not None)
+            if settlement.resumes:
+                reports.leave_out(settlement.left_out)
             if accounts.released:
                 complete = np.array(sorted({*accounts.released} - settlement.left_out), dtype=np.uint64)
                 reports.deltas.append((complete, np.zeros(len(complete), dtype=np.uint64)))
+            self._call_counts.note(reports.stats)
             crash_point("settle.after_run")
             if settlement.judge_run(reports, self._outputs.read_sidecar):
                 return self._counted(settlement, reports, dropped)
@@ -220,7 +225,10 @@ class EpochRuns:
             processing_timeout_s=self._options.processing_timeout_s,
             markers_directory=str(self._directory.marks),
             execution=settlement.broken,
-            calls=settlement.calls,
+            calls=self._call_counts.of_run(settlement.runs),
+            resumes=settlement.resumes,
+            exact_state=settlement.exact_state,
+            more_calls=self._call_counts.of_bolts(settlement.runs),
             expects_crashes=self._met_crashes and bool(accounts.trees.attempts or record.attempts),
             stage_memory_bytes=self._options.stage_memory_bytes,
             call_max_bytes=self._options.call_max_bytes,

@@ -18,6 +18,7 @@ from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
 from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.session import partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.settle.spark_job import SparkJobs
+from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.shared_session import SESSIONS
 from tupletree.runtimes.spark.worker.stage_function import StageFunction
 
@@ -38,7 +39,8 @@ class PlanRunner(Protocol):
         """Run every stage over these slices, one of them for each partition of the plan.
 
         Returns the rows of the last stage. An exception means that this execution failed, not a message.
-        All that comes back is from one execution of each stage, never a mixture of two.
+        All that comes back is from one execution of each stage, never a mixture of two. Where the control says that it
+        resumes, `traceless_stages` need not be executed again after the last run of the same epoch.
         """
 
     def cancel(self) -> None:
@@ -111,6 +113,8 @@ class SparkPlanRunner:
         self._blob = blob
         self._group = group
         self._jobs: SparkJobs | None = None
+        self._traceless = traceless_stages(plan)
+        self._sent: tuple[int, Any] | None = None  # by the traceless stages of an epoch
 
     @property
     def one_host(self) -> bool:
@@ -122,15 +126,25 @@ class SparkPlanRunner:
         what = f"epoch {control.epoch}, run {control.run}" if control.epoch >= 0 else "warm-up"
         jobs = self._jobs or self._first(control.generation)
         self._context.setJobGroup(self._group, f"{self._plan.spec.name}: {what}", interruptOnCancel=True)
-        partitions, encoded, rows = self._plan.partitions, control_bytes(control), jobs.no_items
-        for stage in self._plan.stages:
+        partitions, encoded = self._plan.partitions, control_bytes(control)
+        sent, self._sent = self._sent, None
+        if sent is not None and control.resumes and sent[0] == control.epoch:
+            # Spark does not run stages whose shuffle files it has; where some are lost, it runs these tasks again.
+            first, rows = self._traceless, sent[1]
+        else:
+            first, rows = 0, jobs.no_items
+        for stage in self._plan.stages[first:]:
             given = () if stage.index else slices
             is_last = stage is self._plan.stages[-1]
             function = StageFunction(self._blob, encoded, stage.index, given, partitions, is_last=is_last)
             rows = jobs.stage(rows, function)
             if not is_last:
                 rows = jobs.exchanged(rows)
-        return [(kind, head, body) for _, kind, head, body in map(wire.unpack_row, jobs.collect(rows))]
+            if stage.index + 1 == self._traceless:
+                sent = control.epoch, rows
+        collected = jobs.collect(rows)
+        self._sent = sent if self._traceless else None
+        return [(kind, head, body) for _, kind, head, body in map(wire.unpack_row, collected)]
 
     def _first(self, generation: int) -> SparkJobs:
         """Prepare the jobs, and name in the UI what they all run; it holds for the thread that calls."""

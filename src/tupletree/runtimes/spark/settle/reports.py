@@ -32,13 +32,6 @@ U64 = np.ndarray[Any, np.dtype[np.uint64]]
 FULL_RUNS = 3
 """Runs over everything that is left; each further run takes a quarter of it, so that an epoch always ends."""
 
-CALLS = (1, 3, 9)
-"""How often a run makes a call while it raises: the first run, the second, all others.
-
-The first run finds what always fails. Later failures are random, and different in each run: without
-further calls an epoch would end only when it is so small that nothing in it fails.
-"""
-
 _NONE: Entries = (np.empty(0, np.uint64), np.empty(0, np.uint64))
 
 SidecarReader = Callable[[wire.OutputReport], "list[Root]"]
@@ -101,6 +94,12 @@ class Reports:
                 raise InternalError("a frame left the last stage", got=f"row of kind {kind}")
         return reports
 
+    def leave_out(self, roots: Collection[int]) -> None:
+        """Drop deltas of roots that the run left out: its first stages may be those of an earlier run, with them."""
+        if roots:
+            without = {*roots}
+            self.deltas = [_without(entries, without) for entries in self.deltas]
+
 
 # More than 12 attributes: one set of roots for each thing that may become of them in a run.
 @dataclass
@@ -154,9 +153,9 @@ class Settlement:
         return cls(record, trees, dict(record.failures), order, exact_state=exact_state)
 
     @property
-    def calls(self) -> int:
-        """How often the next run makes a call that raises until it fails its tuples."""
-        return CALLS[min(self.runs, len(CALLS) - 1)]
+    def resumes(self) -> bool:
+        """Whether the next run may start from what stages without a trace sent in the last one. A tick is a trace."""
+        return self.runs > 0 and not self.record.header.ticks
 
     @property
     def left_out(self) -> set[int]:

@@ -21,7 +21,7 @@ from tupletree.bolts.call_retry import may_pass
 from tupletree.bolts.effects import IN_HAND, Outlet, StateCell, TaskPlace, Worked
 from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import Frame, Root, all_failed, roots_of
-from tupletree.errors import ProcessingTimeoutError
+from tupletree.errors import InternalError, ProcessingTimeoutError
 from tupletree.runtimes.spark.worker.pacing import Pacing
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
@@ -191,11 +191,14 @@ class AsyncBoltTask(BoltTask):
         """Make a call, and again while it raises, as often as allowed."""
         if self._pacing is not None:
             await self._pacing.come()
-        for _ in range(self._place.calls - 1 if roots_of(root) else 0):
+        calls = self._place.calls if roots_of(root) else 1
+        for number in range(1, calls + 1):
             outcome = await self._limited(lambda: self._asked(value, **self._resources))
-            if outcome.error is None or not may_pass(outcome.error, self._place):
+            if outcome.error is None or number == calls or not may_pass(outcome.error, self._place):
+                if number > 1:
+                    self._place.calls_again.note(passed=outcome.error is None)
                 return outcome
-        return await self._limited(lambda: self._asked(value, **self._resources))
+        raise InternalError("a call must be made at least once", got=str(calls))
 
     async def _limited(self, call: Callable[[], Any]) -> _Outcome:
         """Make a call, and cancel it if it takes too long, without time in which others blocked the event loop."""

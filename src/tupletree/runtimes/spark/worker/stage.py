@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from tupletree.bolts.calls import CallingHolder
-from tupletree.bolts.effects import TaskPlace, Worked
+from tupletree.bolts.effects import CallsAgain, TaskPlace, Worked
 from tupletree.bolts.factory import holder_of
 from tupletree.bolts.failures import BEHIND, FailureMaker, late_text, rule_of, safe_text
 from tupletree.bolts.forks import leave_if_forked
@@ -267,7 +267,7 @@ class StageRun:
             "retries_run": self._control.retries_run,
             "run_s": self._control.ran_s,
             "message_timeout_s": self._control.timeout_s,
-            "calls": self._control.calls,
+            "calls": self._control.more_calls.get(component.name, self._control.calls),
             "numbered": self._plan.numbers_outputs(component.name),
             "attempts": self._control.attempts,
             "again": self._control.again,
@@ -351,6 +351,7 @@ class StageRun:
             yield from self._work(bolt, holder, component, task, frames, state)
         finally:
             self._close(bolt, task)
+        self._note_calls(place.calls_again, component.name)
         if state is not None:
             self._write_state(state, fail, frames)
         if keep is not None and holder is not None:
@@ -358,6 +359,12 @@ class StageRun:
             self._keep(keep, holder, holder.due_s, fail)
         elif keep is not None:
             self._record(keep.update([], None, None, partial(self._fail, fail)))
+
+    def _note_calls(self, again: CallsAgain, component: str) -> None:
+        """Report what came of calls that were made again."""
+        if again.passed or again.failed:
+            passed, failed = self._stats.calls_again.get(component, (0, 0))
+            self._stats.calls_again[component] = passed + again.passed, failed + again.failed
 
     def _lined_up(self, component: ComponentSpec, task: Task, arrivals: QueuedFrames) -> Iterable[Frame]:
         """What came to a task, in the order in which it is worked; where an input is ordered, the keys are reported."""
@@ -574,9 +581,11 @@ class StageRun:
         worked = self._stats.worked
         part = 0
         sink = SinkTask(component, directory, name, part, self._names.ids_of)
+        is_lost = self._cannot_count()
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
-            sink.take(kept)
+            if not is_lost:
+                sink.take(kept)
             self._edges.taken(kept)
             worked[component.name] = worked.get(component.name, 0) + kept.size
             if sink.weight >= control.stage_memory_bytes and sink.may_be_cut:
@@ -585,6 +594,13 @@ class StageRun:
                 part += 1
                 sink = SinkTask(component, directory, name, part, self._names.ids_of)
         self._write_candidate(sink, task, fail)
+
+    def _cannot_count(self) -> bool:
+        """Whether it is known here that this run does not count, so that its rows need not be written."""
+        if not (self._control.exact_state and self._failures and self._touched):
+            return False
+        failed = np.array([*self._failures], dtype=np.uint64)
+        return any(bool(np.isin(failed, touched).any()) for touched in self._touched)
 
     def _write_candidate(self, sink: SinkTask, task: Task, fail: wire.FailRoot) -> None:
         report = sink.write(task.index, fail)

@@ -1,0 +1,36 @@
+"""Which stages of a plan leave no trace but what they send: another run of an epoch may start from their frames.
+
+What a stage keeps as state, holds, carries on or writes belongs to one run. And of what it sends all that
+came of one message must be known by its root alone: a row that came of several, what an object remembered of earlier
+tuples, and what was emitted unanchored would still have in it what the new run leaves out. Ticks are a trace, too, but
+not every epoch has them, so whoever asks minds those. Pure.
+"""
+
+from __future__ import annotations
+
+from tupletree.routing.plan import Plan
+from tupletree.topology.model import BoltSpec, ComponentSpec
+
+__all__ = ["traceless_stages"]
+
+
+def traceless_stages(plan: Plan) -> int:
+    """How many stages at the beginning of a plan leave no trace; never all, for the last one sends nothing."""
+    if any(source.grouping.ordered for component in plan.spec.components.values() for source in component.inputs):
+        return 0  # what is told of the order of keys is part of a run
+    carried = {name for link in plan.links if link.carried for name in (link.producer, link.consumer)}
+    traceless = 0
+    for stage in plan.stages[:-1]:
+        if any(name in carried or _leaves_trace(plan.spec.components[name]) for name in stage.components):
+            break
+        traceless += 1
+    return traceless
+
+
+def _leaves_trace(component: ComponentSpec) -> bool:
+    body = component.body
+    if component.kind != "bolt":
+        return component.kind == "sink"
+    assert isinstance(body, BoltSpec), "bolts have such a body"
+    is_of_one = body.takes_many_rows or (body.style == "function" and "collector" not in body.inject.values())
+    return not is_of_one or body.state is not None
