@@ -125,6 +125,7 @@ SPLITTERS: dict[str, type[Bolt[Line]]] = {ANCHORED: Splitter, UNANCHORED: Unanch
 
 COLUMNS: dict[str, tuple[FunctionBolt[..., Any], FunctionBolt[..., Any]]] = {
     "vectorised": (explode(Line, "text", into=Word), COUNT_BY_KEY),
+    "vectorised, " + EXECUTORS: (explode(Line, "text", into=Word), COUNT_BY_KEY),
     "python split": (explode(Line, "text", into=Word, split=split_text), COUNT_BY_KEY),
     "python words": (bolt(split), COUNT_BY_KEY),
 }
@@ -151,7 +152,7 @@ def word_count(paths: Iterable[Path], out: Path, epoch_lines: int, variant: str 
         # What an ordered key waits for most of the time is the pause before the next attempt, one after the other.
         options |= {"backoff_initial_ms": 10.0, "backoff_max_ms": 10.0}
     topology = Topology("word-count", options=options)
-    source = {NO_IDS: AnonymousLines, EXECUTORS: ReadLines}.get(variant, TimedLines)
+    source = {NO_IDS: AnonymousLines, EXECUTORS: ReadLines}.get(variant.rpartition(", ")[2], TimedLines)
     splitter, counter = COLUMNS.get(variant) or (SPLITTERS.get(variant) or bolt(split), bolt(state=int)(count))
     lines = topology.spout("lines", source(paths, message_type=Line))
     if variant.startswith(ORDER):

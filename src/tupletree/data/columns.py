@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import UNTRACKED, Root, carrier, made_of
+from tupletree.tracking.ledger import distinct
 
 __all__ = ["Anchors", "ArrowColumns", "Indices", "distinct_rows"]
 
@@ -88,7 +89,7 @@ class Anchors:
 
     def whole(self, rows: int) -> Anchors:
         """Of `rows` rows, each anchored to everything that any row here is."""
-        roots = np.unique(self.roots[self.roots != UNTRACKED])
+        roots = distinct(self.roots[self.roots != UNTRACKED])
         made = None if self.made is None else self.made.max(keepdims=True)
         if len(roots) <= 1:
             return Anchors(roots if len(roots) else np.zeros(1, np.uint64), np.array([rows]), None, made)
@@ -105,7 +106,7 @@ class Anchors:
             made = np.zeros(count, np.int64)
             np.maximum.at(made, groups, self.made[segments])
         # Each pair once: most rows of a group are alone in their segment, but a line may hold a word twice.
-        pairs = _distinct(groups * len(self.ends) + segments)
+        pairs = distinct(groups * len(self.ends) + segments)
         groups, segments = np.divmod(pairs, len(self.ends))
         roots = self.roots[segments] if self.widths is None else self._roots_of(segments)
         if self.widths is not None:
@@ -113,7 +114,7 @@ class Anchors:
         tracked = roots != UNTRACKED
         if not tracked.all():
             groups, roots = groups[tracked], roots[tracked]
-        if len(_distinct(self.roots)) < len(self.roots):  # one root in several segments
+        if len(distinct(self.roots)) < len(self.roots):  # one root in several segments
             order = np.lexsort((roots, groups))
             groups, roots = groups[order], roots[order]
             first = np.append(True, (groups[1:] != groups[:-1]) | (roots[1:] != roots[:-1]))[: len(groups)]
@@ -128,7 +129,7 @@ class Anchors:
 
     def alive(self, failed: Container[int]) -> npt.NDArray[np.bool_] | None:
         """Which rows are not anchored to failed roots alone; None if all are. As `frames.all_failed`."""
-        names = np.unique(self.roots)
+        names = distinct(self.roots)
         bad = names[[root != UNTRACKED and root in failed for root in names.tolist()]]
         if not len(bad):
             return None
@@ -262,12 +263,6 @@ def distinct_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> tuple[Indice
 def _codes(column: pa.Array[Any]) -> Indices:
     encoded = column.dictionary_encode("encode")
     return np.asarray(encoded.indices).astype(np.int64)
-
-
-def _distinct(values: Any) -> Any:
-    """Sorted, each once."""
-    values = np.sort(values)
-    return values[np.append(True, values[1:] != values[:-1])] if len(values) else values
 
 
 def flat_roots(roots: Sequence[Root]) -> tuple[U64, Indices | None]:

@@ -22,7 +22,7 @@ from tupletree.runtimes.spark.format.carryover import CarryOverReport
 from tupletree.runtimes.spark.settle.epoch_order import Arrived, EpochOrder
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
-from tupletree.tracking.ledger import Entries, Judgement, judge
+from tupletree.tracking.ledger import Entries, Judgement, distinct, judge
 from tupletree.tracking.outcomes import Failure
 
 __all__ = ["Reports", "Settlement"]
@@ -245,7 +245,7 @@ class Settlement:
             return _NONE
         named = [entries[0] for entries in (*reports.deltas, *reports.carryover_edges)]
         named.append(np.array([*reports.failures], dtype=np.uint64))
-        trees = (self.trees.get(root) for root in np.unique(np.concatenate(named)).tolist() if root not in left_out)
+        trees = (self.trees.get(root) for root in distinct(np.concatenate(named)).tolist() if root not in left_out)
         found = [(tree.root, tree.xor) for tree in trees if tree is not None]
         columns = np.array(found, dtype=np.uint64).reshape(-1, 2)
         return columns[:, 0], columns[:, 1]

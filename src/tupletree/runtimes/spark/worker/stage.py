@@ -31,6 +31,7 @@ from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import UNTRACKED, Frame, Root, roots_of, without
 from tupletree.durable import sync_directory
 from tupletree.errors import ProcessingError, TupletreeError
+from tupletree.ids import mix64
 from tupletree.logs import follow_environment
 from tupletree.routing.plan import Task
 from tupletree.runtimes.spark.format import wire
@@ -41,6 +42,7 @@ from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryO
 from tupletree.runtimes.spark.worker.crash_markers import Blame, CrashingWorkError, CrashMarker, MarkedPlace
 from tupletree.runtimes.spark.worker.edges import Edges
 from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, Outgoing, QueuedFrame, QueuedFrames
+from tupletree.runtimes.spark.worker.joined_frames import join_frames
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.runtimes.spark.worker.ordered_input import OrderedInput
 from tupletree.runtimes.spark.worker.sender import Destinations, Sender
@@ -53,7 +55,7 @@ from tupletree.state.keys import key_functions
 from tupletree.tasks.orders import Numbers, carried
 from tupletree.texts import unmarked_text
 from tupletree.topology.model import ComponentSpec
-from tupletree.tracking.ledger import combine
+from tupletree.tracking.ledger import combine, distinct
 from tupletree.tracking.outages import error_text
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.work_done import WorkDone
@@ -344,11 +346,12 @@ class StageRun:
                 self._record(keep.update(held, None, keep.version.due_s, partial(self._fail, fail)))
             return
         frames = self._fail_crashing(task, in_order, held, fail)
+        given = self._joined(component, task, frames)
         try:
             if holder is not None and keep is not None:
                 keep.restore(holder, held, self._parked, self._gone)
                 holder.forget(self._crash_marker.crash_history.roots)
-            yield from self._work(bolt, holder, component, task, frames, state)
+            yield from self._work(bolt, holder, component, task, given, state)
         finally:
             self._close(bolt, task)
         self._note_calls(place.calls_again, component.name)
@@ -359,6 +362,14 @@ class StageRun:
             self._keep(keep, holder, holder.due_s, fail)
         elif keep is not None:
             self._record(keep.update([], None, None, partial(self._fail, fail)))
+
+    def _joined(self, component: ComponentSpec, task: Task, frames: Iterable[Frame]) -> Iterable[Frame]:
+        """The frames, larger ones where calls may have very many rows, and none is to be called alone."""
+        if not component.body.takes_many_rows or self._ordered_input is not None or self._crash_marker.is_marking:
+            return frames
+        place = self._control.epoch, self._control.run, self._stage.index, -3, task.task_id
+        codecs = self._program.codecs
+        return join_frames(frames, codecs, self._skip, self._edges, lambda number: mix64(*place, number))
 
     def _note_calls(self, again: CallsAgain, component: str) -> None:
         """Report what came of calls that were made again."""
@@ -635,7 +646,7 @@ class StageRun:
             reports = wire.encode_report(self._carryover_files.reports)
             self._put(wire.KEPT, reports, wire.pack_entries(entries))
         if self._touched:
-            touched = np.unique(np.concatenate(self._touched))
+            touched = distinct(np.concatenate(self._touched))
             self._put(wire.TOUCHED, b"", touched.tobytes())
         if self._failures:
             failures: dict[int, wire.FailureReport] = {}
