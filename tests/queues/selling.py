@@ -26,9 +26,12 @@ from tests.clusters import ROOT
 from tests.queues.servers import nats_server, rabbit_server, redis_server
 from tests.until import until
 from tupletree import Topology
+from tupletree.config import resolve_options
 from tupletree.errors import ConnectorError
 from tupletree.queues import open_queue, url_of
+from tupletree.runtimes.api import RunRequest
 from tupletree.sinks import jsonl, read_rows
+from tupletree.testing.in_process import start_in_process
 from tupletree.topology.builder import BoltHandle
 
 BROKERS = ["sqlite", "redis", "nats", "rabbitmq"]
@@ -49,6 +52,17 @@ def topology(queue: str, table: str, folder: Path) -> Topology:
     [sales] = [BoltHandle(draft) for draft in t.drafts if draft.name == "price"]
     t.sink("sold", jsonl(folder, message_type=Sale)).shuffle(sales)
     return t
+
+
+def main(queue: str, table: str, folder: str, state_dir: str, epoch_messages: str) -> None:
+    """What a process with the runtime `in process` does: the driver, stages and files of Spark's, and no JVM."""
+    options = resolve_options(code={"epoch_max_messages": int(epoch_messages)})
+    t = topology(queue, table, Path(folder))
+    request = RunRequest(t, options, None, Path(state_dir), append=False, master="", redact=None)
+    start_in_process(request).wait()
+
+
+PROGRAM = "import sys; from tests.queues.selling import main; main(*sys.argv[1:])"
 
 
 def good_of(count: int) -> set[str]:
@@ -103,7 +117,7 @@ class Selling:
     Args:
         place: a folder for the table, the sales and the state directory.
         url: of the broker.
-        runtime: that sells them.
+        runtime: that sells them: "local", "spark", or "in process" (see `main`).
         arguments: of `tupletree run`, beside those that follow from the others.
         variables: of the environment of each process.
     """
@@ -127,13 +141,17 @@ class Selling:
     def start(self) -> subprocess.Popen[bytes]:
         """A process that sells what is left. It is a session of its own: kill its group."""
         self._ran += 1
-        command = [sys.executable, "-m", "tupletree", "run", "tests.queues.selling", "--runtime", self.runtime]
-        if self.runtime == "spark":
-            command += ["--state-dir", f"{self.place}/state", "--option", f"epoch_max_messages={self.count // EPOCHS}"]
+        table, sold = f"sqlite:///{self.place}/sales.db", f"{self.place}/sold"
+        state_dir, epoch = f"{self.place}/state", str(self.count // EPOCHS)
+        if self.runtime == "in process":
+            command = [sys.executable, "-c", PROGRAM, self.url, table, sold, state_dir, epoch]
         else:
-            command += ["--state-dir", f"{self.place}/state{self._ran}", "--append"]
-        command += ["--set", f"queue={self.url}", "--set", f"table=sqlite:///{self.place}/sales.db"]
-        command += ["--set", f"folder={self.place}/sold", *self.arguments]
+            command = [sys.executable, "-m", "tupletree", "run", "tests.queues.selling", "--runtime", self.runtime]
+            command += ["--set", f"queue={self.url}", "--set", f"table={table}", "--set", f"folder={sold}"]
+            if self.runtime == "spark":
+                command += ["--state-dir", state_dir, "--option", f"epoch_max_messages={epoch}", *self.arguments]
+            else:
+                command += ["--state-dir", f"{state_dir}{self._ran}", "--append", *self.arguments]
         with self._said(self._ran).open("wb") as said:
             return subprocess.Popen(
                 command,

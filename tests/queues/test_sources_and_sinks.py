@@ -6,13 +6,14 @@ import asyncio
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tupletree import ConfigError, ConnectorError, Emit, Options, Topology, bolt
 from tupletree.bolts.effects import TaskPlace
@@ -296,6 +297,50 @@ def test_what_was_leased_ahead_is_given_when_its_lease_was_extended(tmp_path: Pa
         with open_queue(url_of(tmp_path, "orders")) as other:
             assert await asyncio.to_thread(lambda: other.lease(3, wait_s=2.5)) == []  # longer than two leases
         assert ids_of(await spout.next()) == ["order-2"]
+        await spout.close()
+
+    asyncio.run(lease())
+
+
+def test_an_ack_that_its_broker_forgot_is_told_again_and_the_message_is_not_worked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NATS and RabbitMQ may when they are killed; a message that is published later under the same id is another."""
+    url = f"{url_of(tmp_path, 'orders')}&remembers_acked_s=0"
+    made = SqliteBroker.__init__
+
+    def make(self: SqliteBroker, *arguments: Any, **named: Any) -> None:
+        made(self, *arguments, **named)
+        self.capabilities = replace(self.capabilities, durable_acks=False)
+
+    monkeypatch.setattr(SqliteBroker, "__init__", make)
+    acked = SqliteBroker.ack
+    forgotten: list[str] = []
+
+    def forget(_: SqliteBroker, handles: Sequence[str]) -> Sequence[str]:
+        forgotten.extend(handles)
+        return ()
+
+    def publish_again(orders: Queue) -> None:
+        assert orders.publish([Message(id="order-0", body=b'{"number": 0, "pears": 7}')]) == 1
+
+    async def lease() -> None:
+        spout = queue(url, Order)
+        await spout.open(CONTEXT)
+        with open_queue(url) as orders:
+            publish_again(orders)
+            assert ids_of(await spout.next()) == ["order-0"]
+            monkeypatch.setattr(SqliteBroker, "ack", forget)
+            spout.ack("order-0")
+            await spout.flush()
+            assert len(forgotten) == 1
+            monkeypatch.setattr(SqliteBroker, "ack", acked)
+            orders.fail([Failure(handle=forgotten[0])])  # it is ready again
+            assert await spout.next() is None
+            await spout.flush()
+            assert orders.depth().open == 0
+            publish_again(orders)
+            assert ids_of(await spout.next()) == ["order-0"]
         await spout.close()
 
     asyncio.run(lease())

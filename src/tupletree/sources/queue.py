@@ -55,6 +55,9 @@ RETURN_S = 10.0
 MAX_SETTLED = 100_000
 """Outcomes that are kept for messages whose delivery is not at hand; the oldest is forgotten beyond that."""
 
+SAME_S = 0.001
+"""Messages of one id whose times of publishing are nearer to each other are the same."""
+
 NO_ATTEMPT = frozenset({FailureKind.STOPPED, FailureKind.LOST})
 
 logger = logging.getLogger("tupletree.queues")
@@ -194,7 +197,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._acks: dict[str, str] = {}  # message → handle, until `flush`
         self._failures: dict[str, Failure] = {}
         self._letters: dict[str, Letter] = {}
-        self._settled: dict[str, TupleFailure | None] = {}  # without a delivery at hand; None: it was acked
+        self._settled: dict[str, tuple[TupleFailure | None, float]] = {}  # see `_remember`; None: it was acked
         self._coming: dict[str, float] = {}  # given back, in no number of the broker's → until when it is expected
         self._decode: Callable[[Message], Any] | None
         if callable(self._body):
@@ -393,10 +396,14 @@ class BrokerSpout(AsyncSpout[T]):
             self._acks[message_id] = delivery.handle
         elif letter is not None:
             self._letters[message_id] = replace(letter, handle=delivery.handle)
-        elif message_id in self._settled:
-            self._tell(delivery, self._settled.pop(message_id))
-        else:
+        elif message_id not in self._settled:
             return False
+        else:
+            failure, published_s = self._settled[message_id]
+            if published_s and abs(published_s - delivery.published_s) > SAME_S:
+                return False
+            del self._settled[message_id]
+            self._tell(delivery, failure)
         return True
 
     # --- outcomes ---------------------------------------------------------------------------------------------
@@ -409,6 +416,8 @@ class BrokerSpout(AsyncSpout[T]):
         else:
             del self._out[delivery.message.id]
             self._acks[delivery.message.id] = delivery.handle
+            if not self._can.durable_acks:
+                self._remember_ack(delivery)
 
     def fail(self, message_id: MessageId, failure: TupleFailure) -> None:
         """The message is dead, or goes back to the queue."""
@@ -424,16 +433,26 @@ class BrokerSpout(AsyncSpout[T]):
         else:  # an earlier process gave it back, with a delay that is not known here, or died with its lease
             self._await(message_id, LONGEST_PAUSE_S)
 
-    def _remember(self, message_id: str, failure: TupleFailure | None) -> None:
-        """What is to be told when the message is delivered again: an earlier process had the delivery."""
-        self._settled[message_id] = failure
+    def _remember(self, message_id: str, failure: TupleFailure | None, published_s: float = 0.0) -> None:
+        """What is told when the message is delivered again; if it says so, only of the one that was published then."""
+        self._settled.pop(message_id, None)
+        self._settled[message_id] = failure, published_s
         if len(self._settled) > MAX_SETTLED:
             del self._settled[next(iter(self._settled))]
+
+    def _remember_ack(self, delivery: Delivery) -> None:
+        """A killed server may forget the ack, and deliver the message again. Others know no id, and have some twice."""
+        if not self._can.idempotent_publish:
+            self._remember(delivery.message.id, None)
+        elif delivery.published_s:
+            self._remember(delivery.message.id, None, delivery.published_s)
 
     def _tell(self, delivery: Delivery, failure: TupleFailure | None) -> None:
         message_id = delivery.message.id
         if failure is None:
             self._acks[message_id] = delivery.handle
+            if not self._can.durable_acks:
+                self._remember_ack(delivery)
         elif failure.permanent and failure.kind not in NO_ATTEMPT:
             self._letters[message_id] = Letter(handle=delivery.handle, reason=_text_of(failure))
         elif failure.kind in NO_ATTEMPT:
