@@ -16,6 +16,7 @@ from tests.ordinary.conftest import begin_in_process
 from tests.tasks.streams import Line, Word
 from tests.until import until
 from tupletree import (
+    AsyncSpout,
     ConnectorError,
     Emit,
     EndOfInput,
@@ -26,7 +27,7 @@ from tupletree import (
     testing,
 )
 from tupletree.clock import ManualClock
-from tupletree.errors import TupletreeError
+from tupletree.errors import OutageLimitError, TupletreeError
 from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import foreach, jsonl, read_rows
 from tupletree.sources import items
@@ -173,3 +174,52 @@ def test_a_stop_during_an_outage_on_spark_ends_when_its_time_is_up_and_its_messa
     assert (ended.acked, ended.dead, ended.open) == (12, 0, 0)
     assert sorted(Counted.acked) == [*range(12)]
     assert sorted(Called.rows) == sorted(map(str, range(12)))
+
+
+class Leaves(Spout[Line]):
+    """Gives a message, and is away from then on; that nothing is to be flushed tells nothing of it."""
+
+    def open(self, context: TaskContext) -> None:
+        self.calls = CALLS
+        self.calls.clear()
+
+    def next(self) -> Emit[Line]:
+        self.calls.append(time.monotonic())
+        if len(self.calls) > 1:
+            raise ConnectorError("the broker is away")
+        return Emit(Line("a"), 1)
+
+    def flush(self) -> None:
+        """What was told is durable."""
+
+
+class LeavesAsync(AsyncSpout[Line]):
+    def open(self, context: TaskContext) -> None:
+        CALLS.clear()
+
+    async def next(self) -> Emit[Line]:
+        CALLS.append(time.monotonic())
+        if len(CALLS) > 1:
+            raise ConnectorError("the broker is away")
+        return Emit(Line("a"), 1)
+
+    async def flush(self) -> None:
+        """What was told is durable."""
+
+
+CALLS: list[float] = []
+
+
+@pytest.mark.parametrize("spout", [Leaves, LeavesAsync])
+@pytest.mark.parametrize("start", [begin, begin_in_process], ids=["local", "in process"])
+def test_a_source_that_is_away_is_asked_after_longer_pauses_and_told_of_once_and_for_so_long_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: Any, spout: Any
+) -> None:
+    t = Topology("leaves")
+    t.sink("out", foreach(lambda _: None)).shuffle(t.spout("lines", spout()))
+    with pytest.raises(OutageLimitError, match="the broker is away"):
+        start(t, tmp_path / "state", outage_limit_s=1.5).wait(HANG_S)
+    assert 3 <= len(CALLS) < 15
+    told = [record.getMessage() for record in caplog.records if "it waits" in record.getMessage()]
+    assert len(told) <= 2, told
+    assert not [record for record in caplog.records if "it goes on" in record.getMessage()]

@@ -84,12 +84,14 @@ class AsyncSpoutAdapter(Spout[Any]):
 
     Attributes:
         is_asked_first: the source has not answered its first call yet.
+        has_answered: it had answered when `next` was called last: without that nothing is known of it.
         on_given: called when an answer came.
     """
 
     def __init__(self, spout: AsyncSpout[Any], loop: SpoutLoop, idle_wait_s: float) -> None:
         self.on_given: Callable[[], None] = _no_listener
         self.is_asked_first = True
+        self.has_answered = False
         self._spout = spout
         self._loop = loop
         self._idle_wait_s = idle_wait_s
@@ -113,10 +115,12 @@ class AsyncSpoutAdapter(Spout[Any]):
 
         Pending callbacks of the source are made before it is asked again.
         """
+        self.has_answered = False
         if self._asked is not None and self._asked.done():
             asked, self._asked = self._asked, None
             given, self._position = asked.result()
             self.is_asked_first = False
+            self.has_answered = True
             if given is _END and not self._was_told_to_retry:  # else it is asked again: it may have this to emit
                 raise EndOfInput
             if given is not _END and given is not None:

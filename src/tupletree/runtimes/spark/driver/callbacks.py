@@ -144,19 +144,25 @@ class Callbacks:
         return [retry.spout_task for retry in outcomes.source_retries]
 
     def _call(self, spout: SpoutTask, callback: Callable[..., None], *what: Any) -> None:
-        """Make a callback, again while its source is not available."""
+        """Make a callback, again while its source is not available.
+
+        What asked the source nothing shows no end of an outage: a flush after no callback, or one that awaits a flush.
+        """
+        asks = bool(what) and spout.spout not in self.awaited
         while True:
             try:
                 callback(*what)
             except ConnectorError as error:
                 if not is_outage(error):
                     raise
+                asks = True
                 pause_s = self._outages.met(spout.name, error)
                 if self.stop_at_s is not None and self._clock.monotonic() + pause_s >= self.stop_at_s:
                     raise Closing from error
                 time.sleep(pause_s)
             else:
-                self._outages.over(spout.name)
+                if asks:
+                    self._outages.over(spout.name)
                 return
 
 

@@ -192,7 +192,8 @@ class Intake:
                     refuse_unavailable(error, waited_s=self._clock.monotonic() - self._first_asked_s[task_id])
                 self._outages.met(spout.name, error)
                 continue
-            self._outages.over(spout.name)
+            if not isinstance(spout.spout, AsyncSpoutAdapter) or spout.spout.has_answered:
+                self._outages.over(spout.name)
             if given is not None or not (isinstance(spout.spout, AsyncSpoutAdapter) and spout.spout.is_asked_first):
                 self._answered.add(task_id)
             if given is None:
