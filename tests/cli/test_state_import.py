@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import Run, WriteTarget
+from tests.local.running import run as run_locally
 from tests.spark.upgrading import begin, complete, state_of
 from tupletree import Topology
 from tupletree.cli.target import load_target
@@ -154,6 +155,23 @@ def test_an_import_is_refused_while_a_run_is_on(run: Run, target: str, tmp_path:
         assert "another run is using this state directory" in told.err
     finally:
         handle.stop(5.0)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_state_of_a_local_run_is_refused_and_named(run: Run, target: str, tmp_path: Path, durable: bool) -> None:
+    state = str(tmp_path / "state")
+    assert run_locally(topology(target), tmp_path / "state", durable=durable).acked == 3
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"component": ["count"], "key": ["a"], "value": [1]}), file)
+    for words, action in (
+        (("state", target, "--state-dir", state, "--import", str(file)), "imported"),
+        (("state", state, "--export", str(tmp_path / "all.jsonl")), "shown or exported"),
+        (("state", state), "shown or exported"),
+    ):
+        told = run(*words)
+        assert told.code == 2
+        assert f"the state of a local run cannot be {action}" in told.err
+        assert f"which keeps state in {'its journal' if durable else 'memory'}" in told.err
 
 
 def test_state_of_another_type_is_converted_by_export_drop_and_import(

@@ -148,9 +148,11 @@ def import_state(
         words: see `renames` and `drops` of `run`.
 
     Raises:
-        ConfigError: rows that do not fit, 20 of them named; nothing is written then.
+        ConfigError: rows that do not fit, 20 of them named; nothing is written then. Or it is of a local run.
         CheckpointError: a run is on, or the directory is of another topology, or damaged.
     """
+    if (state_dir / "tupletree.json").exists() and is_local_run(state_dir):
+        raise _no_state(state_dir, "imported")
     from tupletree.runtimes.spark.driver.state_import import import_state as import_on_spark
 
     return import_on_spark(state_dir, topology.build(), options, rows, words or Words())
@@ -224,6 +226,18 @@ def _check_state_dir(state_dir: Path) -> None:
         raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
 
 
+def _no_state(state_dir: Path, action: str) -> ConfigError:
+    """The error for what is done with the state of runs on Spark only."""
+    place = "its journal" if is_durable_run(state_dir) else "memory"
+    return ConfigError(
+        f"the state of a local run cannot be {action}",
+        where=str(state_dir),
+        got=f"a local run, which keeps state in {place}",
+        expected="the state directory of a run on Spark",
+        next_step="run it with --runtime spark; a local run that is not durable goes on from --state-snapshot FILE",
+    )
+
+
 def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
     """The newest committed version: its epoch (-1 before the first), and the state of each bolt that has some.
 
@@ -236,11 +250,7 @@ def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
     """
     _check_state_dir(state_dir)
     if is_local_run(state_dir):
-        raise ConfigError(
-            "a local run keeps its state in memory",
-            where=str(state_dir),
-            next_step="run it with --runtime spark, which keeps state in the state directory",
-        )
+        raise _no_state(state_dir, "shown or exported")
     from tupletree.runtimes.spark.driver.history import committed_state
 
     return committed_state(state_dir)
