@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 from tupletree.bolts.effects import TaskPlace
@@ -51,7 +51,7 @@ class _Answer:
     release: WriteRequest
     rows: list[Any] = field(default_factory=list)
     row_roots: list[Root] = field(default_factory=list)
-    made: list[int] = field(default_factory=list)
+    made: list[Sequence[int]] = field(default_factory=list)
     missing: int = 0
     has_rows: bool = False
     refused: dict[int, Failure] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class SinkMachine(Machine):
         self._held: dict[int, list[Any]] = {}
         self._singles: dict[int, Any] = {}  # of roots with one row, which are not in `_held`
         self._numbers: dict[int, Sequence[int] | int] = {}  # see `_numbers_of`
-        self._made: list[int] = []
+        self._made: list[Sequence[int]] = []  # of the rows that are ready, one after the other
         self._shared: dict[int, list[_Shared]] = {}
         self._rows: list[Any] = []
         self._row_roots: list[Root] = []
@@ -238,7 +238,7 @@ class SinkMachine(Machine):
                         numbers[root] = [*_numbers_of(numbers[root], len(before)), *made[start:end]]
                     before += rows
             elif root == UNTRACKED:
-                self._make_ready(rows, [root] * len(rows), made[start:end], now)
+                self._make_ready(rows, [root] * len(rows), [made[start:end]], now)
             else:
                 self._share(rows, roots_of(root), made[start:end])
             start = end
@@ -281,7 +281,7 @@ class SinkMachine(Machine):
             gone = self._dropped.keys() & release.roots
             answer.refused.update(dict.fromkeys(gone, self._lost))
         held, singles, rows, row_roots = self._held, self._singles, answer.rows, answer.row_roots
-        numbers, is_ordered = self._numbers, self._is_ordered
+        numbers, is_ordered, made = self._numbers, self._is_ordered, answer.made
         if held or is_ordered:
             for root in release.roots:
                 values = [singles.pop(root)] if root in singles else held.pop(root, None)
@@ -289,7 +289,8 @@ class SinkMachine(Machine):
                     rows += values
                     row_roots += [root] * len(values)
                     if is_ordered:
-                        answer.made += _numbers_of(numbers.pop(root), len(values))
+                        number = numbers.pop(root)
+                        made.append(range(number, number + len(values)) if isinstance(number, int) else number)
         elif singles:
             row_roots += [root for root in release.roots if root in singles]
             rows += map(singles.pop, row_roots)  # type: ignore[arg-type]  # ints, and each once
@@ -324,7 +325,7 @@ class SinkMachine(Machine):
             if shared.waiting:
                 continue
             if shared.live:
-                self._make_ready(shared.rows, [shared.roots] * len(shared.rows), shared.made, now)
+                self._make_ready(shared.rows, [shared.roots] * len(shared.rows), [shared.made], now)
             for waiting in shared.answers:
                 waiting.missing -= 1
                 if not waiting.missing and waiting is not answer:
@@ -334,7 +335,7 @@ class SinkMachine(Machine):
         (self._answers if answer.has_rows else self._idle).append(answer)
         self._make_ready(answer.rows, answer.row_roots, answer.made, now)
 
-    def _make_ready(self, rows: list[Any], row_roots: list[Root], made: Sequence[int], now: Now) -> None:
+    def _make_ready(self, rows: list[Any], row_roots: list[Root], made: list[Sequence[int]], now: Now) -> None:
         if not self._rows:
             self._ready_since_s = now.monotonic_s
         self._rows += rows
@@ -403,7 +404,8 @@ class SinkMachine(Machine):
 
     def _next_batch(self) -> _Batch:
         """Everything that is ready."""
-        rows, row_roots, made, answers = self._rows, self._row_roots, self._made, self._answers
+        rows, row_roots, answers = self._rows, self._row_roots, self._answers
+        made = [*chain.from_iterable(self._made)]
         self._rows, self._row_roots, self._made, self._answers, self._flush_now = [], [], [], [], False
         self._batches += bool(rows)
         return _Batch(f"{self._batch_prefix}-{self._batches:08d}", self._batches, rows, row_roots, made, answers)
