@@ -256,8 +256,13 @@ class NatsBroker(Broker):
         return refused
 
     def depth(self, queue: str) -> Depth:
-        """See `Broker.depth`."""
-        ready = self._streams.info(queue)["state"]["messages"]
+        """See `Broker.depth`.
+
+        By the consumer: a server that was killed may keep messages in the stream that it knows to be acked.
+        """
+        self._streams.info(queue)
+        found = self._streams.api(f"CONSUMER.INFO.{stream_of(queue)}.{CONSUMER}")
+        ready = found["num_pending"] + found["num_ack_pending"]
         return Depth(ready=ready, dead=self._streams.info(queue, LETTERS)["state"]["messages"])
 
     def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
