@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.queues.servers import RabbitServer, rabbit_server
+from tests.queues.servers import KafkaCluster, RabbitServer, kafka_cluster, rabbit_server
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +22,11 @@ def rabbitmq(_rabbitmq: RabbitServer, monkeypatch: pytest.MonkeyPatch) -> Rabbit
 
     monkeypatch.setattr(client, "KEEPING_S", 0.0)  # waited for where the server is killed
     return _rabbitmq
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """Tests that use it are of the group `kafka`, which runs in one process."""
+    pytest.importorskip("confluent_kafka")
+    with kafka_cluster() as started:
+        yield started

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from tests.docs.documents import ROOT, blocks_of
 from tupletree.queues import Broker, Capabilities
+from tupletree.queues.kafka import CAPABILITIES as KAFKA
 from tupletree.queues.nats import CAPABILITIES as NATS
 from tupletree.queues.rabbitmq import CAPABILITIES as RABBITMQ
 from tupletree.queues.redis import CAPABILITIES as REDIS
@@ -46,6 +47,7 @@ MEANINGS = {
     "ack_anywhere": "any connection may settle a handle",
     "several_hosts": "consumers on several hosts",
     "lists_queues": "`queues`",
+    "by_message": "consumers share a queue message by message, not part by part",
     "holds_only_leased": "a connection keeps from others only what it leased",
     "leases_survive": "a lease lasts though its connection is gone",
     "max_lease_s": "longest lease, in seconds, also when it is extended",
@@ -89,6 +91,7 @@ def capabilities_table(folder: Path) -> str:
         "redis": REDIS,
         "nats": NATS,
         "rabbitmq": RABBITMQ,
+        "kafka": KAFKA,
         "folder": folder_broker(folder).FolderBroker.capabilities,
     }
     rows = [f"| Capability | What it is | {' | '.join(brokers)} |", "|---|---|" + "---|" * len(brokers)]

@@ -7,11 +7,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -245,3 +247,52 @@ def rabbit_server(*, is_encrypted: bool = False) -> Iterator[RabbitServer]:
             yield server
         finally:
             server.end()
+
+
+class KafkaCluster:
+    """librdkafka's mock cluster of one broker, in a process of its own: in memory, and without some requests.
+
+    It answers producers, consumers, groups and committed offsets over the network as a broker does. It has no request
+    that makes a topic, so `declare` is told to ask here, and gives no time of storing.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self.process = process
+        self.address = process.stdout.readline().strip()
+
+    @property
+    def url(self) -> str:
+        return f"kafka://{self.address}"
+
+    def tell(self, *words: object) -> None:
+        """A command of tests/queues/kafka_cluster.py."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        assert answer == "0", answer
+
+    def made_for(self, client: Any, settings: Mapping[str, object], partitions: Mapping[str, int]) -> None:
+        """In the place of `KafkaClient.make`."""
+        there = client.topics()
+        for topic in settings:
+            if topic not in there:
+                self.tell("topic", topic, partitions[topic])
+
+
+@contextmanager
+def kafka_cluster() -> Iterator[KafkaCluster]:
+    """`declare` asks it for topics, in this process."""
+    from tupletree.queues.kafka.client import KafkaClient
+
+    command = [sys.executable, "-m", "tests.queues.kafka_cluster"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        cluster = KafkaCluster(process)
+        with pytest.MonkeyPatch.context() as patching:
+            patching.setattr(KafkaClient, "make", lambda *given: cluster.made_for(*given))  # noqa: PLW0108 - a method of ours is not bound to a client
+            yield cluster
+        assert process.stdin is not None
+        process.stdin.close()  # it ends with that, as it does when this process dies

@@ -32,6 +32,7 @@ _EXTRAS = {
     "redis": (("redis",), "queues on a Redis server"),
     "nats": (("nats-py",), "queues on a NATS server"),
     "rabbitmq": (("pika",), "queues on a RabbitMQ server"),
+    "kafka": (("confluent-kafka",), "queues on a Kafka cluster"),
 }
 """Extra → its packages, and what needs them. `java` has a row of its own."""
 

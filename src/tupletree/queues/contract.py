@@ -85,6 +85,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         ack_anywhere: any connection may settle a handle. False: only the one that leased it.
         several_hosts: consumers on several hosts may share a queue.
         lists_queues: `queues`.
+        by_message: consumers share a queue message by message. False: a connection has parts of the queue to itself
+            while it leases from them or holds messages of them; what is in them may come to it alone.
         holds_only_leased: a connection keeps from others only what it leased. False: it may hold more for its next
             lease, no longer than a lease. What of it goes back, or is lost with it, may count as delivered.
         leases_survive: a lease lasts though the connection that took it is gone. False: its message comes again at
@@ -116,6 +118,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     ack_anywhere: bool = False
     several_hosts: bool = False
     lists_queues: bool = True
+    by_message: bool = True
     holds_only_leased: bool = True
     leases_survive: bool = True
     max_lease_s: float = 1e9

@@ -59,6 +59,7 @@ _schemes: dict[str, _Scheme] = {
     "nats": _Scheme("tupletree.queues.nats:open_nats", "nats"),
     "amqp": _RABBITMQ,
     "amqps": _RABBITMQ,
+    "kafka": _Scheme("tupletree.queues.kafka:open_kafka", "kafka"),
 }
 
 

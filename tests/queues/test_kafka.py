@@ -1,0 +1,325 @@
+"""Queues on Kafka: librdkafka's mock cluster, in a process of its own, is the server.
+
+With TESTS_KAFKA=kafka://… the conformance suite runs on a cluster of yours.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.queues.servers import KafkaCluster, kafka_cluster
+from tests.queues.test_sources_and_sinks import Order, Runner, price, run_local, run_spark
+from tests.until import until
+from tupletree import Topology
+from tupletree.cli.main import main
+from tupletree.errors import ConfigError, ConnectorError
+from tupletree.queues import Broker, Delivery, Failure, Letter, Message, NotCapableError, Queue, connect, open_queue
+from tupletree.sinks import queue_sink
+from tupletree.sources import queue as queue_source
+from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
+
+pytest.importorskip("confluent_kafka")
+from confluent_kafka import Producer
+
+from tupletree.queues.kafka import member
+
+pytestmark = pytest.mark.xdist_group("kafka")
+
+CANNOT = {
+    "a message moved while delayed stays delayed and exists once": "refused",
+    "a queue says which messages it holds": "refused",
+    "an id is known for a time after its ack": "not asked",
+    "an id that the queue holds is not stored again": "not asked",
+    "any connection may settle a handle": "not asked",
+    "looking at messages leases none": "refused",
+    "messages of a key come in order and one at a time": "refused",
+    "moved messages are in one queue only": "refused",
+    "purged messages are gone and may be published again": "refused",
+    "statements of the caller run in the same transaction": "refused",
+}
+
+ONE = "partitions=1&session_s=2"
+"""The order of publishing is that of one partition; a consumer that dies is missed soon."""
+
+OFFSET_COMMIT, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS = 8, 22, 27
+"""The protocol's numbers of this request, and of answers to it."""
+
+
+class KafkaQueue(BrokerUnderTest):
+    """Time is the server's."""
+
+    name = "kafka"
+    lease_s = 3.0
+
+    def __init__(self, server: KafkaCluster, lease_s: float = 3.0) -> None:
+        self.lease_s = lease_s
+        self.url = f"{os.environ.get('TESTS_KAFKA') or server.url}?{ONE}"
+
+    def connect(self, *, skew_s: float = 0.0) -> Broker:
+        return connect(self.url)
+
+    def advance(self, seconds: float) -> None:
+        time.sleep(seconds)  # the server's clock is not ours to set
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_the_queue_on_kafka_does_all_that_it_says(scenario: QueueScenario, kafka: KafkaCluster) -> None:
+    lease_s = 8.0 if str(scenario).startswith("clocks") else 3.0  # two join while a delay lasts, each for a second
+    assert check(scenario, KafkaQueue(kafka, lease_s)) == CANNOT.get(str(scenario), "held")
+
+
+def queue_of(kafka: KafkaCluster, name: str, options: str = ONE) -> Queue:
+    return open_queue(f"{kafka.url}?queue={name}&{options}")
+
+
+def test_acks_in_any_order_are_durable_and_so_is_how_often_the_others_came(kafka: KafkaCluster) -> None:
+    with queue_of(kafka, "any-order") as first:
+        first.publish([Message(id=f"m{number}") for number in range(8)])
+        leased = first.lease(6)
+        assert not first.ack([leased[at].handle for at in (4, 1, 2)])
+        assert not first.fail([Failure(handle=leased[5].handle, counts=False)])
+        assert first.depth().open == 5
+    with queue_of(kafka, "any-order") as second:
+        found = {one.message.id: one.deliveries for one in second.lease(10)}
+        assert found == {"m0": 2, "m3": 2, "m5": 1, "m6": 1, "m7": 1}
+
+
+def test_no_more_is_leased_when_too_much_is_open_behind_the_first_one(kafka: KafkaCluster) -> None:
+    with queue_of(kafka, "gap", f"{ONE}&max_gap=5") as queue:
+        queue.publish([Message(id=f"m{number}") for number in range(20)])
+        leased = queue.lease(20)
+        assert [one.message.id for one in leased] == [f"m{number}" for number in range(5)]
+        queue.ack([one.handle for one in leased[1:]])
+        assert not queue.lease(20, wait_s=0.3)
+        queue.ack([leased[0].handle])
+        assert [one.message.id for one in queue.lease(20, wait_s=10)] == [f"m{number}" for number in range(5, 10)]
+
+
+@pytest.mark.parametrize("is_settled", [True, False], ids=["settled in time", "given up"])
+def test_a_partition_that_goes_to_another_one_waits_for_its_leases(
+    kafka: KafkaCluster, is_settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The mock cluster waits as long as a session, less a second, for members that do not come to a new generation.
+    name, four = f"drain-{is_settled}", "partitions=4&session_s=10"
+    monkeypatch.setattr(member, "DRAIN_S", 60.0 if is_settled else 0.1)
+    with queue_of(kafka, name, four) as first, queue_of(kafka, name, four) as second:
+        first.publish([Message(id=f"m{number}", key=str(number)) for number in range(40)])
+        leased: list[Delivery] = []
+        while len(leased) < 40:
+            leased += first.lease(40, lease_s=60, wait_s=10)
+        others: list[Delivery] = []
+        waiting = threading.Thread(target=lambda: others.extend(second.lease(40, lease_s=60, wait_s=20)))
+        waiting.start()
+        members = first.broker._joined[name].members  # type: ignore[attr-defined] # of this broker alone
+        until(lambda: any(part.is_leaving for part in members[0]._parts.values()) or len(members[0]._parts) < 4)
+        if is_settled:
+            assert not first.ack([one.handle for one in leased])
+            first.publish([Message(id=f"n{number}", key=str(number)) for number in range(40)])
+            waiting.join()
+            assert others
+            assert {one.message.id[0] for one in others} == {"n"}
+        else:
+            waiting.join()
+            assert others
+            assert {one.deliveries for one in others} == {2}
+            gone = {one.message.id for one in others}
+            refused = first.ack([one.handle for one in leased])
+            assert gone <= {one.message.id for one in leased if one.handle in {*refused}}
+
+
+def test_a_commit_that_comes_while_the_group_changes_is_made_again(kafka: KafkaCluster) -> None:
+    with queue_of(kafka, "rebalancing") as queue:
+        queue.publish([Message(id="a")])
+        [leased] = queue.lease()
+        kafka.tell("error", OFFSET_COMMIT, REBALANCE_IN_PROGRESS, 3)
+        assert not queue.ack([leased.handle])
+        assert queue.depth().open == 0
+
+
+def test_the_handles_of_a_member_that_the_group_does_not_know_any_more_are_refused() -> None:
+    with kafka_cluster() as kafka, queue_of(kafka, "expelled", f"{ONE}&timeout_s=1") as queue:
+        queue.publish([Message(id="a")])
+        [leased] = queue.lease()
+        kafka.tell("error", OFFSET_COMMIT, ILLEGAL_GENERATION, 1)
+        assert [*queue.ack([leased.handle])] == [leased.handle]
+        [again] = queue.lease(wait_s=20)
+        assert (again.message.id, again.deliveries) == ("a", 2)
+        assert not queue.ack([again.handle])
+
+
+def test_a_cluster_that_is_away_is_an_outage_and_nothing_is_lost() -> None:
+    with kafka_cluster() as kafka, queue_of(kafka, "away", "partitions=1&session_s=60&timeout_s=2") as queue:
+        queue.publish([Message(id=f"m{number}") for number in range(4)])
+        first, second, *_ = queue.lease(4, lease_s=300)
+        queue.ack([first.handle])
+        kafka.tell("down")
+        for call in (
+            lambda: queue.publish([Message()]),
+            lambda: queue.ack([second.handle]),
+            lambda: queue.lease(1),
+            queue.depth,
+        ):
+            with pytest.raises(ConnectorError) as away:
+                call()
+            assert away.value.is_outage
+        kafka.tell("up")
+        until(lambda: _succeeds(queue.depth))
+        assert not queue.ack([second.handle])
+        assert queue.depth().open in {2, 3}  # what was published in vain is stored or not
+        assert {one.message.id for one in queue.lease(9)} <= {"m2", "m3"}
+
+
+def _succeeds(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except ConnectorError:
+        return False
+    return True
+
+
+def test_messages_that_were_deleted_before_they_were_done_are_told_of(
+    kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with queue_of(kafka, "deleted") as queue:
+        queue.publish([Message(id=f"m{number}") for number in range(10)])
+        queue.ack([one.handle for one in queue.lease(2)])
+        queue.broker.fail([Failure(handle=one.handle) for one in queue.lease(3)])
+    kafka.tell("delete", "deleted", 0, 6)
+    with queue_of(kafka, "deleted") as queue:
+        assert [one.message.id for one in queue.lease(10)] == ["m6", "m7", "m8", "m9"]
+        assert "4 messages of partition 0 were deleted before they were done" in caplog.text
+        assert queue.depth().open == 4
+
+
+def test_many_consumers_of_one_queue_share_its_messages(kafka: KafkaCluster) -> None:
+    ids = [f"m{number}" for number in range(2000)]
+    url = f"{kafka.url}?queue=many&partitions=6&session_s=2"
+    with open_queue(url) as queue:
+        assert queue.publish([Message(id=one, key=one) for one in ids]) == 2000
+    seen: list[str] = []
+
+    def consume() -> None:
+        with open_queue(url) as mine:
+            while len(seen) < 2000:
+                leased = mine.lease(37, lease_s=60, wait_s=0.2)
+                seen.extend(one.message.id for one in leased)
+                assert not mine.ack([one.handle for one in leased])
+
+    threads = [threading.Thread(target=consume) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(seen) == Counter(ids)
+
+
+def test_what_other_programs_publish_are_messages(kafka: KafkaCluster) -> None:
+    with queue_of(kafka, "foreign") as queue:
+        theirs = Producer({"bootstrap.servers": kafka.address})
+        odd: dict[str, str | bytes | None] = {"who": b"them", "tupletree-deliveries": b"many", "none": None}
+        odd["tupletree-headers"] = b"\xff"
+        theirs.produce("foreign", b"\xff", b"key", headers=odd)
+        theirs.produce("foreign", None)
+        theirs.flush()
+        first, second = queue.lease(10)
+        assert (first.message.id, first.message.body, first.message.key) == ("foreign-0-0", b"\xff", "key")
+        assert first.message.headers == {"who": "them", "none": "", "tupletree-headers": "\N{REPLACEMENT CHARACTER}"}
+        assert (second.message.id, second.message.body, second.deliveries) == ("foreign-0-1", b"", 1)
+        queue.dead_letter([Letter(handle=first.handle, reason="not ours")])
+        [letter] = queue.peek("dead")
+        assert (letter.message.id, letter.message.body) == ("foreign-0-0", b"\xff")
+
+
+def test_dead_letters_are_shown_moved_and_deleted(kafka: KafkaCluster) -> None:
+    with queue_of(kafka, "dead") as queue:
+        published = [Message(id=f"m{number}", body=b"x", headers={"n": str(number)}) for number in range(4)]
+        queue.publish(published)
+        queue.dead_letter([Letter(handle=one.handle, reason=f"«{one.message.id}»") for one in queue.lease(4)])
+        shown = queue.peek("dead", 2, after=1)
+        assert [(one.message, one.reason, one.deliveries) for one in shown] == [
+            (published[1], "«m1»", 1),
+            (published[2], "«m2»", 1),
+        ]
+        assert queue.broker.move("dead", "dead", state="dead", ids=["m2"]) == 1
+        assert queue.broker.move("dead", "dead", state="dead", limit=1) == 1
+        assert [one.message for one in queue.lease(9)] == [published[2], published[0]]
+        assert [one.message.id for one in queue.peek("dead")] == ["m1", "m3"]
+        assert queue.broker.purge("dead", states=["dead"]) == 2
+        assert queue.depth().dead == 0
+        with pytest.raises(NotCapableError):
+            queue.broker.purge("dead")
+
+
+def test_a_queue_may_have_any_name(kafka: KafkaCluster) -> None:
+    for name in ("Größe ≥ 3", "a/b", "orders.dead", "x" * 400):
+        with open_queue(f"{kafka.url}?{ONE}&queue={name}") as queue:
+            queue.publish([Message(id=name[:100])])
+            assert [one.message.id for one in queue.lease(2)] == [name[:100]]
+            assert queue.depth().ready == 1
+
+
+def test_the_command_checks_counts_and_shows(kafka: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"{kafka.url}?queue=commanded&{ONE}"
+    assert main(["queues", "check", url]) == 0
+    assert "a probe was published, leased and acked" in capsys.readouterr().out
+    assert main(["queues", "publish", url, "--body", "2 apples", "--create"]) == 0
+    assert main(["queues", "depth", url]) == 0
+    assert "commanded" in capsys.readouterr().out
+    assert main(["queues", "dead", url]) == 0
+    assert main(["queues", "peek", url]) == 2
+    assert "cannot show messages that are ready" in capsys.readouterr().err
+    assert main(["queues", "drain", url]) == 0
+    assert "2 apples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("127.0.0.1:9/orders", "?queue=orders"),
+        ("127.0.0.1:9?partitions=0", "partitions"),
+        ("127.0.0.1:9?max_gap=100000", "max_gap"),
+        ("ann:s3cret@127.0.0.1:9?sasl=GSSAPI", "SCRAM-SHA-256"),
+    ],
+)
+def test_a_wrong_url_is_explained(rest: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        connect(f"kafka://{rest}")
+    assert expected in str(wrong.value)
+    assert "s3cret" not in str(wrong.value)
+
+
+def test_a_cluster_that_is_not_there_is_an_outage_and_its_password_is_shown_nowhere() -> None:
+    with pytest.raises(ConnectorError) as away:
+        connect("kafka://ann:s3cret@127.0.0.1:1,127.0.0.1:2?timeout_s=1")
+    assert away.value.is_outage
+    assert "s3cret" not in f"{away.value!r} {away.value}"
+
+
+@pytest.mark.parametrize("runner", [run_local, run_spark], ids=["local", "spark"])
+def test_a_topology_reads_one_queue_and_writes_another(kafka: KafkaCluster, tmp_path: Path, runner: Runner) -> None:
+    def place(name: str) -> str:
+        return f"{kafka.url}?queue={name}-{runner.__name__}&partitions=3&session_s=2"
+
+    t = Topology("pricing")
+    orders = t.spout("orders", queue_source(place("orders"), Order, follow=False))
+    t.sink("invoices", queue_sink(place("invoices"))).shuffle(t.bolt("price", price).shuffle(orders))
+    with open_queue(place("orders")) as inbound:
+        bodies = [b'{"number":%d,"pears":%d}' % (n, -1 if n % 10 == 7 else n) for n in range(60)] + [b"three pears"]
+        inbound.publish([Message(id=f"m{number}", body=body) for number, body in enumerate(bodies)])
+        summary = runner(t, tmp_path)
+        assert (summary.acked, summary.dead) == (54, 7)
+        assert (inbound.depth().open, inbound.depth().dead) == (0, 7)
+    with open_queue(place("invoices")) as invoices:
+        found: list[Delivery] = []
+        while leased := invoices.lease(100):
+            found += leased
+        numbers = sorted(msgspec.json.decode(one.message.body)["order"] for one in found)
+        assert numbers == [n for n in range(60) if n % 10 != 7]
