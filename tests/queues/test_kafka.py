@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,9 +28,10 @@ from tupletree.sources import queue as queue_source
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 pytest.importorskip("confluent_kafka")
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tupletree.queues.kafka import member
+from tupletree.queues.kafka.client import CLOCK, KafkaClient
 
 pytestmark = pytest.mark.xdist_group("kafka")
 
@@ -49,8 +51,8 @@ CANNOT = {
 ONE = "partitions=1&session_s=2"
 """The order of publishing is that of one partition; a consumer that dies is missed soon."""
 
-OFFSET_COMMIT, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS = 8, 22, 27
-"""The protocol's numbers of this request, and of answers to it."""
+PRODUCE, OFFSET_COMMIT, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS = 0, 8, 22, 27
+"""The protocol's numbers of these requests, and of answers to them."""
 
 
 class KafkaQueue(BrokerUnderTest):
@@ -183,6 +185,34 @@ def _succeeds(call: Callable[[], object]) -> bool:
     except ConnectorError:
         return False
     return True
+
+
+@pytest.mark.parametrize("refused", ["to make the topic", "to write to it"])
+def test_a_user_that_may_not_use_the_topic_of_the_clock_has_this_hosts_time_and_is_told_so_once(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str
+) -> None:
+    make = KafkaClient.make
+
+    def refuse() -> None:
+        raise KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
+
+    def make_others(client: KafkaClient, settings: Any, partitions: Any) -> None:
+        if CLOCK in settings:
+            client.call(refuse)
+        make(client, settings, partitions)
+
+    with queue_of(kafka, f"refused-{refused.split()[1]}") as orders:
+        orders.publish([Message(id="m1"), Message(id="m2", delay_s=0.5)])
+        if refused == "to make the topic":
+            monkeypatch.setattr(KafkaClient, "make", make_others)
+        else:
+            kafka.tell("error", PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED, 1)
+        taken = [orders.lease(wait_s=10)[0] for _ in range(2)]
+        assert {one.message.id for one in taken} == {"m1", "m2"}
+        assert list(orders.ack([one.handle for one in taken])) == []
+    assert [one.message.split(":")[0] for one in caplog.records if "clock" in one.message] == [
+        "delays are kept by this host's clock"
+    ]
 
 
 def test_messages_that_were_deleted_before_they_were_done_are_told_of(

@@ -6,6 +6,7 @@ of confluent-kafka mean. Refuses to know messages and leases: those are in `brok
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,8 @@ from tupletree.queues.urls import without_secrets
 __all__ = ["KafkaClient", "Server", "Span", "group_of"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("tupletree.queues")
 
 CLOCK = "tupletree-clock"
 """The topic by which the cluster's time is known."""
@@ -205,15 +208,25 @@ class KafkaClient:
     # --- time -------------------------------------------------------------------------------------------------
 
     def now_s(self) -> float:
-        """The cluster's Unix time, whatever clock this host has: from a record that was stored there, and its time."""
+        """The cluster's Unix time, whatever clock this host has: from a record that was stored there, and its time.
+
+        Where this user may not store it, it is this host's time.
+        """
         if self._epoch_s is None:
-            self.make({CLOCK: {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}}, {CLOCK: 1})
             before_s = time.monotonic()
-            stamp = self.publish([Record(CLOCK, None, b"", [])]).stamp_s
+            try:
+                self.make({CLOCK: {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}}, {CLOCK: 1})
+                before_s = time.monotonic()
+                stamp = self.publish([Record(CLOCK, None, b"", [])]).stamp_s
+            except ConnectorError as error:
+                if not (isinstance(error, RefusedConnectionError) or _is(error, KafkaError.POLICY_VIOLATION)):
+                    raise
+                logger.warning("delays are kept by this host's clock: topic %s cannot be used: %s", CLOCK, error.what)
+                stamp = 0.0
             after_s = time.monotonic()
             own_s = time.time()
             if abs(stamp - own_s) > A_DAY_S:  # it gives no time of storing
-                stamp = own_s
+                stamp, before_s = own_s, after_s
             self._epoch_s = stamp - (before_s + after_s) / 2
         return self._epoch_s + time.monotonic()
 
