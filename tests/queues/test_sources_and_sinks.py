@@ -68,7 +68,7 @@ def flaky(order: Order) -> Order:
 def pricing(place: Path, **settings: object) -> Topology:
     SEEN.clear()
     t = Topology("pricing")
-    orders = t.spout("orders", queue(url_of(place, "orders"), Order, follow=False, **settings))  # type: ignore[call-overload]
+    orders = t.spout("orders", queue(url_of(place, "orders"), Order, **{"follow": False, **settings}))  # type: ignore[call-overload]
     tried = t.bolt("tried", flaky).shuffle(orders)
     t.sink("invoices", queue_sink(url_of(place, "invoices"))).shuffle(t.bolt("price", price).shuffle(tried))
     return t

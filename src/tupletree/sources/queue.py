@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -198,6 +198,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._failures: dict[str, Failure] = {}
         self._letters: dict[str, Letter] = {}
         self._settled: dict[str, tuple[TupleFailure | None, float]] = {}  # see `_remember`; None: it was acked
+        self._untold: set[str] = set()  # of these, what the broker does not know
         self._coming: dict[str, float] = {}  # given back, in no number of the broker's → until when it is expected
         self._decode: Callable[[Message], Any] | None
         if callable(self._body):
@@ -402,7 +403,7 @@ class BrokerSpout(AsyncSpout[T]):
             failure, published_s = self._settled[message_id]
             if published_s and abs(published_s - delivery.published_s) > SAME_S:
                 return False
-            del self._settled[message_id]
+            self._forget(message_id)
             self._tell(delivery, failure)
         return True
 
@@ -433,19 +434,27 @@ class BrokerSpout(AsyncSpout[T]):
         else:  # an earlier process gave it back, with a delay that is not known here, or died with its lease
             self._await(message_id, LONGEST_PAUSE_S)
 
-    def _remember(self, message_id: str, failure: TupleFailure | None, published_s: float = 0.0) -> None:
+    def _remember(
+        self, message_id: str, failure: TupleFailure | None, published_s: float = 0.0, *, is_told: bool = False
+    ) -> None:
         """What is told when the message is delivered again; if it says so, only of the one that was published then."""
-        self._settled.pop(message_id, None)
+        self._forget(message_id)
         self._settled[message_id] = failure, published_s
+        if not is_told:
+            self._untold.add(message_id)
         if len(self._settled) > MAX_SETTLED:
-            del self._settled[next(iter(self._settled))]
+            self._forget(next(iter(self._settled)))
+
+    def _forget(self, message_id: str) -> None:
+        self._settled.pop(message_id, None)
+        self._untold.discard(message_id)
 
     def _remember_ack(self, delivery: Delivery) -> None:
         """A killed server may forget the ack, and deliver the message again. Others know no id, and have some twice."""
         if not self._can.idempotent_publish:
-            self._remember(delivery.message.id, None)
+            self._remember(delivery.message.id, None, is_told=True)
         elif delivery.published_s:
-            self._remember(delivery.message.id, None, delivery.published_s)
+            self._remember(delivery.message.id, None, delivery.published_s, is_told=True)
 
     def _tell(self, delivery: Delivery, failure: TupleFailure | None) -> None:
         message_id = delivery.message.id
@@ -468,6 +477,10 @@ class BrokerSpout(AsyncSpout[T]):
         """Tell the broker what became of messages, in one call for each kind of outcome."""
         if self._acks or self._failures or self._letters:
             await self._tell_broker(self._connected())
+
+    def untold(self) -> Collection[MessageId]:
+        """See `AsyncSpout.untold`: those whose lease was over, until they are delivered again and told."""
+        return {*self._untold, *self._acks, *self._letters}
 
     async def _tell_broker(self, queue: Queue) -> None:
         # One at a time: what is told twice is refused. What is told is taken out only then; others are added meanwhile.

@@ -10,7 +10,7 @@ component whose classes are known per instance only says them in `message_type`,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -190,6 +190,15 @@ class AsyncSpout(Generic[T]):
     def flush(self) -> Awaitable[None] | None:
         """See `Spout.flush`; only called after `ack` or `fail`."""
         return None
+
+    def untold(self) -> Collection[MessageId]:
+        """Messages of which the source does not know what became of them, although `flush` has returned.
+
+        It delivers them again: its leases were over, say. On Spark their outcomes are kept until they are not among
+        these any more, also over restarts. A source that has this method is asked for messages again after a restart
+        although its input had ended.
+        """
+        return ()
 
     def activate(self) -> Awaitable[None] | None:
         """Messages may flow (again)."""

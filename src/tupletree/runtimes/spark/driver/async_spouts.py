@@ -11,7 +11,7 @@ import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -83,6 +83,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         idle_wait_s: pause after a `next` that gave None, but for the first one.
 
     Attributes:
+        delivers_again: whether the source says what it could not be told (`AsyncSpout.untold`).
         is_asked_first: the source has not answered its first call yet.
         has_answered: it had answered when `next` was called last: without that nothing is known of it.
         on_given: called when an answer came.
@@ -90,6 +91,7 @@ class AsyncSpoutAdapter(Spout[Any]):
 
     def __init__(self, spout: AsyncSpout[Any], loop: SpoutLoop, idle_wait_s: float) -> None:
         self.on_given: Callable[[], None] = _no_listener
+        self.delivers_again = type(spout).untold is not AsyncSpout.untold
         self.is_asked_first = True
         self.has_answered = False
         self._spout = spout
@@ -154,6 +156,11 @@ class AsyncSpoutAdapter(Spout[Any]):
         self._has_told = False
         if self._due:
             self._loop.start(_in_order(self._due)).result()
+
+    def untold(self) -> Collection[MessageId]:
+        """See `AsyncSpout.untold`."""
+        untold: Collection[MessageId] = self._loop.call((self._spout.untold, ()))
+        return untold
 
     def activate(self) -> None:
         """See `AsyncSpout.activate`."""

@@ -28,7 +28,7 @@ from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.topology.components import Spout
-from tupletree.tracking.message_ids import id_from_plain
+from tupletree.tracking.message_ids import id_from_plain, message_key
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.records import Acked, AlreadySettled, Died
 
@@ -68,6 +68,12 @@ class Callbacks:
         self._outages = outages
         self._clock = clock
         self._retold = retold
+        self._delivering_again = {
+            spout.number: spout.spout
+            for spout in spouts
+            if isinstance(spout.spout, AsyncSpoutAdapter) and spout.spout.delivers_again
+        }
+        self._untold: list[Acked | Died | AlreadySettled] = []
         self._takes_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
         self._flushed = [spout for spout in spouts if type(spout.spout).flush is not Spout.flush]
 
@@ -105,11 +111,7 @@ class Callbacks:
         for settled in retold:
             self._call(self._spouts[settled.spout_task], _tell_outcome, self._spouts[settled.spout_task], settled)
         self._retold.clear()
-        self.flush()  # confirmed means durable at the source
-        with self._accounts.lock:
-            for settled in retold:
-                if self._intake.was_delivered(settled.spout_task, settled.message_id):
-                    self._accounts.pending.confirm(settled.spout_task, settled.message_id)
+        self._confirm(retold)
         return True
 
     def flush(self) -> None:
@@ -118,7 +120,7 @@ class Callbacks:
             self._call(spout, spout.spout.flush)
 
     def tell(self, outcomes: EpochOutcomes) -> list[int]:
-        """Make the callbacks of one epoch; then its messages are confirmed by their sources.
+        """Make the callbacks of one epoch; when they are durable, its messages are confirmed by their sources.
 
         Returns the spout tasks that were asked to emit something again. Raises Closing if the run ends first.
         """
@@ -136,12 +138,27 @@ class Callbacks:
             self._call(spout, spout.spout.fail, retry.message_id, retry.failure)
             self._intake.ask_again(retry.spout_task)
         if any(spout.position is None for spout in spouts.values()):
-            told: list[Acked | Died] = [*outcomes.acked, *outcomes.died]
-            with self._accounts.lock:
-                for one in told:
-                    if self._intake.was_delivered(one.spout_task, one.message_id):
-                        self._accounts.pending.confirm(one.spout_task, one.message_id)
+            self._confirm([*outcomes.acked, *outcomes.died])
+        else:
+            self.flush()
         return [retry.spout_task for retry in outcomes.source_retries]
+
+    def _confirm(self, told: Sequence[Acked | Died | AlreadySettled]) -> None:
+        """Forget messages that their sources know to be over. Others are kept, and looked at again with the next."""
+        self.flush()  # confirmed means durable at the source
+        delivered = [one for one in told if self._intake.was_delivered(one.spout_task, one.message_id)]
+        untold = {
+            (number, message_key(message_id))
+            for number, source in self._delivering_again.items()
+            for message_id in source.untold()
+        }
+        before, self._untold = self._untold, []
+        with self._accounts.lock:
+            for one in [*before, *delivered]:
+                if untold and (one.spout_task, message_key(one.message_id)) in untold:
+                    self._untold.append(one)
+                else:
+                    self._accounts.pending.confirm(one.spout_task, one.message_id)
 
     def _call(self, spout: SpoutTask, callback: Callable[..., None], *what: Any) -> None:
         """Make a callback, again while its source is not available.
@@ -198,12 +215,15 @@ def tell_last(directory: StateDirectory, entry: SettleEntry, spouts: Sequence[Sp
 def ask_again(accounts: Accounts, recovered: Recovered, spouts: Sequence[SpoutTask]) -> None:
     """Ask sources again for messages that they are to emit again: they may have forgotten it with the process.
 
-    Until a source says so again, its input is not over.
+    Until a source says so again, its input is not over. Nor is that of one that delivers again what it was not told: of
+    these it may have any.
     """
     for spout in spouts:
         task = spout.number
-        for message_id, failure in accounts.pending.awaited(task):
+        awaited = accounts.pending.awaited(task)
+        for message_id, failure in awaited:
             spout.spout.fail(message_id, failure)
+        if awaited or (isinstance(spout.spout, AsyncSpoutAdapter) and spout.spout.delivers_again):
             spout.ended = False
             accounts.ended.discard(task)
             for record in recovered.records:

@@ -329,7 +329,6 @@ class Loop:
             crash_point("callbacks.before")
             with record.steps.measure("callbacks"):
                 asked = self._callbacks.tell(outcomes)
-                self._callbacks.flush()
             for task in asked:
                 for ahead in self._records.values():  # the next epoch may be cut already, when the input is over
                     ahead.reopen(task)

@@ -1,0 +1,154 @@
+"""What a broker could not be told is in Spark's journal for the next process, and an ended queue is asked again."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.queues.test_sources_and_sinks import dead_of, invoices_of, pricing, publish, run_spark, url_of
+from tests.until import until
+from tupletree import Topology
+from tupletree.config import resolve_options
+from tupletree.errors import TupletreeError
+from tupletree.queues import Delivery, Failure, Letter, Message, Queue, open_queue
+from tupletree.runtimes import crash_points
+from tupletree.runtimes.api import RunHandle, RunRequest
+from tupletree.runtimes.spark.format.entries import numbered, read_settle
+from tupletree.testing.in_process import start_in_process
+
+HANG_S = 60.0
+
+
+class OtherConsumer:
+    """Has every message, by another lease, before the broker is told what became of it; and keeps it until `die`."""
+
+    def __init__(self, place: Path, patching: pytest.MonkeyPatch) -> None:
+        self.queue = open_queue(url_of(place, "orders"))
+        self.taken: list[Delivery] = []
+        self.refused: set[str] = set()
+        self.leasing = threading.RLock()
+        ack, dead_letter, lease = Queue.ack, Queue.dead_letter, Queue.lease
+
+        def ack_late(given: Queue, handles: Sequence[str]) -> Sequence[str]:
+            self._take(handles)
+            return self._noted(ack(given, handles))
+
+        def dead_letter_late(given: Queue, letters: Sequence[Letter]) -> Sequence[str]:
+            self._take([one.handle for one in letters])
+            return self._noted(dead_letter(given, letters))
+
+        def lease_alone(given: Queue, limit: int, *, lease_s: float, wait_s: float = 0.0) -> Sequence[Delivery]:
+            with self.leasing:
+                return lease(given, limit, lease_s=lease_s, wait_s=wait_s)
+
+        patching.setattr(Queue, "lease", lease_alone)
+        patching.setattr(Queue, "ack", ack_late)
+        patching.setattr(Queue, "dead_letter", dead_letter_late)
+
+    def _take(self, handles: Sequence[str]) -> None:
+        with self.leasing:
+            self.queue.fail([Failure(handle=one, counts=False) for one in handles])  # as if their leases had ended
+            self.taken += self.queue.lease(len(handles), lease_s=HANG_S)
+
+    def _noted(self, refused: Sequence[str]) -> Sequence[str]:
+        self.refused.update(refused)
+        return refused
+
+    def die(self) -> None:
+        self.queue.fail([Failure(handle=one.handle, counts=False) for one in self.taken])
+        self.queue.close()
+
+
+def started(t: Topology, place: Path) -> RunHandle:
+    settings = resolve_options(code={"backoff_initial_ms": 1, "message_timeout_s": 60.0})
+    return start_in_process(RunRequest(t, settings, None, place / "state", append=True, master="", redact=None))
+
+
+def test_what_a_broker_refused_to_be_told_is_told_by_the_next_process_and_not_worked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path, 4)
+    with monkeypatch.context() as patching:
+        other = OtherConsumer(tmp_path, patching)
+        handle = started(pricing(tmp_path, follow=True), tmp_path)
+        until(lambda: len(other.refused) == 4, what=lambda: (other.refused, other.taken, handle.progress()))
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        orders.publish([Message(id="order-9", body=b'{"number": 9, "pears": 1}')])
+    until(lambda: handle.progress().acked == 4, what=handle.progress)
+    handle.stop()
+    handle.wait(HANG_S)
+    other.die()
+    ended = run_spark(pricing(tmp_path), tmp_path)
+    assert (ended.acked, ended.dead, ended.open) == (4, 1, 0)
+    assert invoices_of(tmp_path) == Counter([0, 1, 2, 9])
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        assert (orders.depth().open, [*dead_of(orders)]) == (0, ["order-3"])
+
+
+def unconfirmed(place: Path) -> set[str]:
+    """The messages whose outcomes the journal keeps because their source may deliver them again."""
+    kept: set[str] = set()
+    for epoch in numbered(place / "state" / "settles", ".settle"):
+        entry = read_settle(place / "state" / "settles", epoch)
+        assert entry.base is None
+        kept |= {message_id for _, message_id, _ in entry.pending.settled}
+        kept -= {message_id for _, message_id in entry.pending.confirmed}
+    return kept
+
+
+def test_what_was_told_late_is_kept_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(tmp_path, 4)
+
+    def more(number: int) -> None:
+        with open_queue(url_of(tmp_path, "orders")) as orders:
+            orders.publish([Message(id=f"order-{number}", body=b'{"number": %d, "pears": 1}' % number)])
+        until(lambda: number in invoices_of(tmp_path))
+
+    with monkeypatch.context() as patching:
+        other = OtherConsumer(tmp_path, patching)
+        handle = started(pricing(tmp_path, follow=True), tmp_path)
+        until(lambda: len(other.refused) == 4, what=handle.progress)
+    for number in (8, 9):  # the second one's epoch says what the callbacks of the first one's have confirmed
+        more(number)
+    assert unconfirmed(tmp_path) >= {f"order-{number}" for number in range(4)}
+    other.die()
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        until(lambda: orders.depth().open == 0)
+    for number in (10, 11):
+        more(number)
+    handle.stop()
+    handle.wait(HANG_S)
+    assert unconfirmed(tmp_path) <= {"order-10", "order-11"}
+    assert invoices_of(tmp_path) == Counter([0, 1, 2, 8, 9, 10, 11])
+
+
+@pytest.mark.parametrize("point", crash_points.CRASH_POINTS)
+def test_a_queue_whose_end_was_known_before_a_crash_is_asked_again_and_left_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    class Crash(BaseException):
+        """In the place of the end of the process."""
+
+    publish(tmp_path, 4)
+    met = 0
+
+    def reach(name: str) -> None:
+        nonlocal met
+        met += name == point
+        if name == point and met == 2:  # the first epoch has all messages, the second one knows the end
+            raise Crash(name)
+
+    with monkeypatch.context() as patching:
+        patching.setattr(crash_points, "on_reached", reach)
+        try:
+            run_spark(pricing(tmp_path), tmp_path, max_restarts=0)
+        except (TupletreeError, Crash):
+            assert met == 2
+    run_spark(pricing(tmp_path), tmp_path, max_restarts=0)
+    assert invoices_of(tmp_path) == Counter([0, 1, 2])
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        assert (orders.depth().open, orders.depth().dead) == (0, 1)
