@@ -160,6 +160,24 @@ def test_so_are_stages_that_write_or_carry_and_all_where_an_input_is_ordered() -
     assert [plan(), plan(sinks=True), plan(ordered=True), plan(loops=True)] == [1, 0, 0, 0]
 
 
+def test_of_two_stages_without_a_trace_the_second_is_run_again() -> None:
+    """Else it would send on what a task of the first one had sent that was executed again, and said something else."""
+    t = Topology("two")
+    words = t.bolt("split", split, parallelism=2).shuffle(t.spout("tap", Tap("two")))
+    again = t.bolt("join", joined, parallelism=2).fields(words, "word")
+    t.bolt("count", count, parallelism=2, unconsumed=Count).fields(
+        t.bolt("split_again", split, parallelism=2).fields(again, "text"), "word"
+    )
+    plan = Plan.of(t.build(), resolve_options(code={}), 2)
+    assert len(plan.stages) > 2
+    assert traceless_stages(plan) == 1
+
+
+@bolt
+def joined(word: Word) -> Line:
+    return Line(word.word)
+
+
 @bolt
 def back(word: Word) -> Line | None:
     if not word.word:

@@ -351,12 +351,15 @@ def _close_all(spouts: list[SpoutTask]) -> None:
 
 
 def _give_back(spout: SpoutTask) -> None:
-    """Fail to its source what waits for room."""
-    text = "the topology stopped before it accepted this"
+    """Fail to its source what waits for room, where no drain came before: the run failed."""
+    text = "the run ended before it accepted this"
     stopped = Failure(kind=FailureKind.STOPPED, component=spout.name, error=text)
     for one in spout.waiting:
         if one.message_id is not None:
-            spout.spout.fail(one.message_id, stopped)
+            try:
+                spout.spout.fail(one.message_id, stopped)
+            except Exception:
+                logger.exception("spout %s could not take back message %r", spout.name, one.message_id)
 
 
 def _outlives_epochs(plan: Plan, options: Options) -> bool:

@@ -6,6 +6,7 @@ Owns the layout of frames in the log. It does not know where messages come from 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,7 +66,7 @@ class SpoutTask:
     untracked: list[Any] = field(default_factory=list)
     again: list[int] = field(default_factory=list)
     planned: list[Split] = field(default_factory=list)
-    waiting: Sequence[Emit[Any] | Reject] = ()
+    waiting: deque[Emit[Any] | Reject] = field(default_factory=deque)
     fresh: int = 0
     position: Any = None
     ended: bool = False

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -164,7 +166,8 @@ class Intake:
             if spout.ended or self.is_full or self._room(task_id) <= 0 or self._is_held_up(task_id):
                 continue
             if spout.waiting:
-                self._take(spout, spout.waiting)
+                room = min(self._room(task_id), len(spout.waiting))
+                self._take(spout, [spout.waiting.popleft() for _ in range(room)])
                 came = True
                 continue
             if not self._outages.is_due(spout.name):
@@ -201,9 +204,16 @@ class Intake:
             batch: Sequence[Emit[Any] | Reject] = given if isinstance(given, Sequence) else [given]
             if batch:
                 self._accounts.ended.discard(task_id)
-                self._take(spout, batch)
+                self._take(spout, self._cut(spout, batch))
                 came = True
         return came
+
+    def take_waiting(self) -> None:
+        """Take what waits beyond limits, when nothing else will come: a drain works all that a source has given."""
+        for spout in self._spouts.values():
+            if spout.waiting:
+                waiting, spout.waiting = spout.waiting, deque()
+                self._take(spout, waiting)
 
     def _is_held_up(self, spout_task: int) -> bool:
         """Whether a message waits that may have any key: nothing later of its spout task could count."""
@@ -219,7 +229,6 @@ class Intake:
         return spout_task in self._held_up[1]
 
     def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
-        batch = self._cut(spout, batch)
         ids: list[MessageId] = []
         values: list[Any] = []
         rejected: list[tuple[MessageId, Reject]] = []
@@ -279,11 +288,12 @@ class Intake:
         The position of a source would be beyond what waits, and a crash would lose it: of such a source all is taken.
         """
         room = max(0, self._room(spout.number))
-        if len(batch) > room and spout.position is None and spout.spout.snapshot() is None:
-            batch, spout.waiting = batch[:room], batch[room:]
-        else:
-            spout.waiting = ()
-        return batch
+        if len(batch) <= room or spout.position is not None or spout.spout.snapshot() is not None:
+            return batch
+        given = iter(batch)
+        taken = [*islice(given, room)]
+        spout.waiting.extend(given)
+        return taken
 
     @staticmethod
     def _append(spout: SpoutTask, emission: Emission) -> None:

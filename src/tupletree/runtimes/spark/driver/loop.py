@@ -197,6 +197,7 @@ class Loop:
             useful = (self._active and self._pull()) or useful
         elif ending:
             self._callbacks.deactivate()
+            self._intake.take_waiting()
         ahead = self._next_epoch - 1 - accounts.settled
         if self._should_cut(ahead, now_s, stopping=stopping):
             self._cut()

@@ -95,7 +95,7 @@ class Reports:
         return reports
 
     def leave_out(self, roots: Collection[int]) -> None:
-        """Drop deltas of roots that the run left out: its first stages may be those of an earlier run, with them."""
+        """Drop deltas of roots that the run left out: its first stage may be that of an earlier run, with them."""
         if roots:
             without = {*roots}
             self.deltas = [_without(entries, without) for entries in self.deltas]

@@ -1,9 +1,12 @@
-"""Which stages of a plan leave no trace but what they send: another run of an epoch may start from their frames.
+"""Whether a plan's first stage leaves no trace but what it sends: another run of an epoch may start from its frames.
 
 What a stage keeps as state, holds, carries on or writes belongs to one run. And of what it sends all that
 came of one message must be known by its root alone: a row that came of several, what an object remembered of earlier
 tuples, and what was emitted unanchored would still have in it what the new run leaves out. Ticks are a trace, too, but
 not every epoch has them, so whoever asks minds those. Pure.
+
+Never more than one stage: if Spark loses what some of its tasks sent, it executes these again, and bolts need not say
+the same twice. A second stage that had worked what the lost ones sent before would send that on beside the new.
 """
 
 from __future__ import annotations
@@ -15,16 +18,13 @@ __all__ = ["traceless_stages"]
 
 
 def traceless_stages(plan: Plan) -> int:
-    """How many stages at the beginning of a plan leave no trace; never all, for the last one sends nothing."""
+    """How many stages at the beginning of a plan leave no trace: 0 or 1, and never all: the last one sends nothing."""
     if any(source.grouping.ordered for component in plan.spec.components.values() for source in component.inputs):
         return 0  # what is told of the order of keys is part of a run
     carried = {name for link in plan.links if link.carried for name in (link.producer, link.consumer)}
-    traceless = 0
-    for stage in plan.stages[:-1]:
-        if any(name in carried or _leaves_trace(plan.spec.components[name]) for name in stage.components):
-            break
-        traceless += 1
-    return traceless
+    first = plan.stages[0].components if len(plan.stages) > 1 else ()
+    leaves_none = not any(name in carried or _leaves_trace(plan.spec.components[name]) for name in first)
+    return int(bool(first) and leaves_none)
 
 
 def _leaves_trace(component: ComponentSpec) -> bool:
