@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from tests.places import Place
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure, Reject, Spout, Topology, bolt, testing
 from tupletree.errors import ConnectorError, TopologyError, UnavailableAtStartError
+from tupletree.tasks.async_spout import _Acks, _SpoutCalls
 from tupletree.testing import TestRun
 from tupletree.topology.components import MessageId
 
@@ -272,3 +275,49 @@ def test_a_fresh_source_can_be_tested_by_hand() -> None:
         return await source.next()
 
     assert asyncio.run(use()) == jobs("a")
+
+
+class Acked(AsyncSpout[Job]):
+    """Calls something at each ack."""
+
+    def __init__(self, at_ack: Callable[[], object]) -> None:
+        self.at_ack = at_ack
+        self.acked: list[MessageId] = []
+
+    async def next(self) -> None:
+        raise AssertionError("it is not asked")
+
+    def ack(self, message_id: MessageId) -> None:
+        self.acked.append(message_id)
+        self.at_ack()
+
+
+def test_acks_that_were_handed_to_another_spout_are_not_told_to_this_one() -> None:
+    handed: list[tuple[MessageId, Failure | None]] = []
+    spout = Acked(lambda: handed.extend(calls.give_back()))
+    calls = _SpoutCalls(spout, "jobs")
+    calls.ack_all(["a", "b", "c"])
+    asyncio.run(calls.run_due())
+    assert spout.acked == ["a"]
+    assert handed == [("a", None), ("b", None), ("c", None)]  # "a" had not returned
+    assert [one.message_ids for one in calls.due if isinstance(one, _Acks)] == [deque("bc")]
+
+
+def test_acks_can_be_handed_over_while_they_are_told() -> None:
+    count = 200_000
+    began = threading.Event()
+    spout = Acked(began.set)
+    calls = _SpoutCalls(spout, "jobs")
+    calls.ack_all(range(count))
+    telling = threading.Thread(target=lambda: asyncio.run(calls.run_due()))
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        telling.start()
+        assert began.wait(60)
+        handed = calls.give_back()
+        telling.join(60)
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert count <= len(handed) + len(spout.acked) <= count + 1
+    assert {*spout.acked, *(message_id for message_id, _ in handed)} == {*range(count)}

@@ -53,7 +53,11 @@ RETURN_S = 10.0
 """How long after its delay a message that failed is expected, where the broker cannot say that it waits."""
 
 MAX_SETTLED = 100_000
-"""Outcomes that are kept for messages whose delivery is not at hand; the oldest is forgotten beyond that."""
+"""Outcomes that are kept for messages whose delivery is not at hand, and acks that the broker may forget; the oldest is
+forgotten beyond that."""
+
+TOGETHER_S = 0.01
+"""How long messages that are leased wait for a lease that goes on, to be worked together with what it brings."""
 
 SAME_S = 0.001
 """Messages of one id whose times of publishing are nearer to each other are the same."""
@@ -190,15 +194,15 @@ class BrokerSpout(AsyncSpout[T]):
         self._leased: deque[Delivery] = deque()  # and not given yet
         self._kept_s = 0.0  # when the leases of what is not given yet began, or were extended
         self._refused: set[str] = set()  # handles of these whose leases had ended then
-        self._awaited: asyncio.Future[None] | None = None  # by a `next`: that a lease has ended
+        self._awaited: asyncio.Future[None] | None = None  # by a `next`: that a lease has returned
         self._is_full = self._is_quick = False  # the last lease; this run, see `QUICK_S`
         self._given_s = -math.inf
         self._out: dict[str, Delivery] = {}
         self._acks: dict[str, str] = {}  # message → handle, until `flush`
         self._failures: dict[str, Failure] = {}
         self._letters: dict[str, Letter] = {}
-        self._settled: dict[str, tuple[TupleFailure | None, float]] = {}  # see `_remember`; None: it was acked
-        self._untold: set[str] = set()  # of these, what the broker does not know
+        self._settled: dict[str, TupleFailure | None] = {}  # see `_remember`; None: it was acked
+        self._acked: dict[str, float] = {}  # when what was acked had been published, see `_remember_ack`
         self._coming: dict[str, float] = {}  # given back, in no number of the broker's → until when it is expected
         self._decode: Callable[[Message], Any] | None
         if callable(self._body):
@@ -227,6 +231,7 @@ class BrokerSpout(AsyncSpout[T]):
                 await self._keeper
         if self._leasing is not None:
             await asyncio.wait([self._leasing])
+        self._drop_late()
         for delivery in self._leased:
             if not self._is_ended(delivery):
                 self._out[delivery.message.id] = delivery
@@ -253,7 +258,7 @@ class BrokerSpout(AsyncSpout[T]):
         self._is_quick = self._prefetch >= LEAST_AHEAD and since_s < QUICK_S
         if not self._leased or self._leasing is not None:
             await self._lease_next(queue)
-        self._give_back_ended()
+        self._drop_late()
         has_leased = bool(self._leased)
         messages: list[Emit[T] | Reject] = []
         while self._leased:
@@ -295,25 +300,40 @@ class BrokerSpout(AsyncSpout[T]):
             self._coming[message_id] = until_s
 
     async def _lease_next(self, queue: Queue) -> None:
-        """Wait for the lease that goes on, or a new one. If this is cancelled, `close` gives back what comes."""
+        """Wait for the lease that goes on, or a new one; no longer than a moment where there are messages.
+
+        If this is cancelled, `close` gives back what comes.
+        """
         if self._leasing is None:
             self._lease_ahead(queue)
         leasing = self._leasing
         assert leasing is not None
-        if not leasing.done():
+        while not leasing.done() and not self._leased:
             self._awaited = asyncio.get_running_loop().create_future()
             await self._awaited
+        if not leasing.done():
+            await asyncio.wait([leasing], timeout=TOGETHER_S)
         if not self._leased and leasing.done():
             self._leasing = None
             leasing.result()  # raises what an outage raised
 
-    def _give_back_ended(self) -> None:
-        """Give nothing whose lease ended while it waited here: the broker gives it again, to another consumer maybe."""
+    def _drop_late(self) -> None:
+        """Give nothing whose lease ended while it waited here: the broker gives it again, to another consumer maybe.
+
+        It is not given back: without fencing, the handle of an old lease may settle it for its new holder.
+        """
         is_late = asyncio.get_running_loop().time() - self._kept_s >= self._lease_s
-        for delivery in [*self._leased] if is_late else [one for one in self._leased if one.handle in self._refused]:
-            if delivery.message.id not in self._out and not self._is_ended(delivery):
-                self._leased.remove(delivery)
-                self._failures[delivery.message.id] = self._given_back(delivery)
+        if not is_late and not self._refused:
+            return
+        held: deque[Delivery] = deque()
+        for delivery in self._leased:
+            message_id = delivery.message.id
+            is_dropped = is_late or delivery.handle in self._refused
+            if not is_dropped or message_id in self._out or self._is_ended(delivery):
+                held.append(delivery)
+            else:
+                self._await(message_id, 0.0)
+        self._leased = held
         self._refused.clear()
 
     def _lease_ahead(self, queue: Queue) -> None:
@@ -330,16 +350,19 @@ class BrokerSpout(AsyncSpout[T]):
                 deliveries = await self._in_thread(
                     partial(queue.lease, self._prefetch, lease_s=self._lease_s, wait_s=wait_s)
                 )
-                if not self._leased:
-                    self._kept_s = began_s
+                self._kept_s = min(self._kept_s, began_s) if self._leased else began_s
                 self._leased += deliveries
+                self._wake()
                 self._is_full = len(deliveries) >= self._prefetch
                 is_wanted = self._is_full and self._is_quick and len(self._leased) < AHEAD * self._prefetch
                 is_wanted = is_wanted and self._queue is queue
             self._leasing = None
         finally:
-            if self._awaited is not None and not self._awaited.done():
-                self._awaited.set_result(None)
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
 
     def _connected(self) -> Queue:
         if self._queue is None:
@@ -388,7 +411,8 @@ class BrokerSpout(AsyncSpout[T]):
     def _is_ended(self, delivery: Delivery) -> bool:
         """Whether this message is over. Its lease ended before the broker was told so: it is told with the new one."""
         message_id = delivery.message.id
-        if message_id not in self._acks and not (self._failures or self._coming or self._letters or self._settled):
+        is_told = message_id in self._acks or message_id in self._acked
+        if not is_told and not (self._failures or self._coming or self._letters or self._settled):
             return False  # as most are
         self._failures.pop(message_id, None)  # it is here again already
         self._coming.pop(message_id, None)
@@ -397,14 +421,12 @@ class BrokerSpout(AsyncSpout[T]):
             self._acks[message_id] = delivery.handle
         elif letter is not None:
             self._letters[message_id] = replace(letter, handle=delivery.handle)
-        elif message_id not in self._settled:
-            return False
+        elif message_id in self._settled:
+            self._tell(delivery, self._settled.pop(message_id))
+        elif abs(self._acked.get(message_id, -math.inf) - delivery.published_s) <= SAME_S:
+            self._tell(delivery, None)
         else:
-            failure, published_s = self._settled[message_id]
-            if published_s and abs(published_s - delivery.published_s) > SAME_S:
-                return False
-            self._forget(message_id)
-            self._tell(delivery, failure)
+            return False
         return True
 
     # --- outcomes ---------------------------------------------------------------------------------------------
@@ -434,27 +456,18 @@ class BrokerSpout(AsyncSpout[T]):
         else:  # an earlier process gave it back, with a delay that is not known here, or died with its lease
             self._await(message_id, LONGEST_PAUSE_S)
 
-    def _remember(
-        self, message_id: str, failure: TupleFailure | None, published_s: float = 0.0, *, is_told: bool = False
-    ) -> None:
-        """What is told when the message is delivered again; if it says so, only of the one that was published then."""
-        self._forget(message_id)
-        self._settled[message_id] = failure, published_s
-        if not is_told:
-            self._untold.add(message_id)
-        if len(self._settled) > MAX_SETTLED:
-            self._forget(next(iter(self._settled)))
-
-    def _forget(self, message_id: str) -> None:
-        self._settled.pop(message_id, None)
-        self._untold.discard(message_id)
+    def _remember(self, message_id: str, failure: TupleFailure | None) -> None:
+        """What is told when the message is delivered again."""
+        _keep_newest(self._settled, message_id, failure)
 
     def _remember_ack(self, delivery: Delivery) -> None:
-        """A killed server may forget the ack, and deliver the message again. Others know no id, and have some twice."""
-        if not self._can.idempotent_publish:
-            self._remember(delivery.message.id, None, is_told=True)
-        elif delivery.published_s:
-            self._remember(delivery.message.id, None, delivery.published_s, is_told=True)
+        """A killed server may forget the ack, and deliver the message again.
+
+        One that is published under its id later is another one. Without a time of publishing none can be told from it:
+        it had better be worked twice than not at all.
+        """
+        if delivery.published_s:
+            _keep_newest(self._acked, delivery.message.id, delivery.published_s)
 
     def _tell(self, delivery: Delivery, failure: TupleFailure | None) -> None:
         message_id = delivery.message.id
@@ -480,7 +493,7 @@ class BrokerSpout(AsyncSpout[T]):
 
     def untold(self) -> Collection[MessageId]:
         """See `AsyncSpout.untold`: those whose lease was over, until they are delivered again and told."""
-        return {*self._untold, *self._acks, *self._letters}
+        return {*self._settled, *self._acks, *self._letters}
 
     async def _tell_broker(self, queue: Queue) -> None:
         # One at a time: what is told twice is refused. What is told is taken out only then; others are added meanwhile.
@@ -525,7 +538,8 @@ class BrokerSpout(AsyncSpout[T]):
             else:
                 held = {delivery.handle for delivery in self._out.values()}  # others were acked meanwhile
                 self._refused |= waiting.intersection(refused)
-                self._kept_s = max(self._kept_s, began_s)
+                if all(delivery.handle in waiting for delivery in self._leased):  # else a lease came meanwhile
+                    self._kept_s = max(self._kept_s, began_s)
                 if early := held.intersection(refused):
                     logger.warning("%s: %d leases had ended early", self._component, len(early))
 
@@ -542,6 +556,13 @@ def _told(table: dict[str, R], told: dict[str, R], refused: set[str]) -> list[st
             if message_id in refused:
                 lost.append(message_id)
     return lost
+
+
+def _keep_newest(table: dict[str, R], message_id: str, one: R) -> None:
+    table.pop(message_id, None)
+    table[message_id] = one
+    if len(table) > MAX_SETTLED:
+        del table[next(iter(table))]
 
 
 def _note_outage(leasing: asyncio.Task[None]) -> None:

@@ -356,7 +356,7 @@ class _SpoutCalls(Spout[Any]):
         verdicts: list[tuple[MessageId, Failure | None]] = []
         for one in [*self.due]:
             if isinstance(one, _Acks):
-                verdicts += [(message_id, None) for message_id in one.message_ids]
+                verdicts += [(message_id, None) for message_id in [*one.message_ids]]  # a call may remove some
             elif one.failed is not None and not one.asks_to_retry:
                 verdicts.append(one.failed)
         return verdicts
@@ -385,6 +385,8 @@ class _SpoutCalls(Spout[Any]):
             call = self.due[0]
             if isinstance(call, _Acks):
                 await self._tell_acked(call.message_ids)
+                if call.message_ids:
+                    break  # they are for another spout
             else:
                 try:
                     if not (self.skips_retries and call.asks_to_retry):
@@ -401,7 +403,7 @@ class _SpoutCalls(Spout[Any]):
 
     async def _tell_acked(self, message_ids: deque[MessageId]) -> None:
         ack = self._spout.ack
-        while message_ids:
+        while message_ids and not self.is_given_up:
             try:
                 answer = ack(message_ids[0])
                 if answer is not None:
