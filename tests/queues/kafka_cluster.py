@@ -1,8 +1,9 @@
 """A process that is librdkafka's mock cluster of one broker, until its standard input ends.
 
 It prints its address, and obeys lines: `topic NAME PARTITIONS`, `down`, `up`, `error REQUEST CODE COUNT` (the next
-requests of this kind are answered so), `delete TOPIC PARTITION OFFSET` (what is before it is gone). Each is answered
-with a number, 0 if it was done. confluent-kafka has no word for these, so the library is called directly.
+requests of this kind are answered so), `slow REQUEST MS COUNT` (or so late), `delete TOPIC PARTITION OFFSET` (what is
+before it is gone). Each is answered with a number, 0 if it was done. confluent-kafka has no word for these, so the
+library is called directly.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ FUNCTIONS = {
     "mock_broker_set_down": (NUMBER, (POINTER, ctypes.c_int32)),
     "mock_broker_set_up": (NUMBER, (POINTER, ctypes.c_int32)),
     "mock_push_request_errors_array": (None, (POINTER, ctypes.c_int16, ctypes.c_size_t, POINTER)),
+    "mock_broker_push_request_error_rtts": (NUMBER, (POINTER, ctypes.c_int32, ctypes.c_int16, ctypes.c_size_t)),
     "mock_partition_delete_records": (NUMBER, (POINTER, TEXT, ctypes.c_int32, ctypes.c_int64)),
 }
 
@@ -58,6 +60,9 @@ def main() -> None:
                 codes = (NUMBER * int(count))(*[int(code)] * int(count))
                 kafka.rd_kafka_mock_push_request_errors_array(cluster, int(request), int(count), codes)
                 done = 0
+            case ["slow", request, late_ms, count]:
+                pairs = (NUMBER(0), NUMBER(int(late_ms))) * int(count)
+                done = kafka.rd_kafka_mock_broker_push_request_error_rtts(cluster, 1, int(request), int(count), *pairs)
             case ["delete", name, partition, offset]:
                 done = kafka.rd_kafka_mock_partition_delete_records(cluster, name.encode(), int(partition), int(offset))
             case _:

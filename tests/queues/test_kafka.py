@@ -31,6 +31,7 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tupletree.queues.kafka import member
+from tupletree.queues.kafka.broker import KafkaBroker
 from tupletree.queues.kafka.client import CLOCK, KafkaClient
 
 pytestmark = pytest.mark.xdist_group("kafka")
@@ -144,6 +145,32 @@ def test_a_commit_that_comes_while_the_group_changes_is_made_again(kafka: KafkaC
         kafka.tell("error", OFFSET_COMMIT, REBALANCE_IN_PROGRESS, 3)
         assert not queue.ack([leased.handle])
         assert queue.depth().open == 0
+
+
+def test_a_commit_that_was_given_up_does_not_undo_a_newer_one(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "DRAIN_S", 5.0)  # for the leases that stay
+    with queue_of(kafka, "given-up") as queue:
+        queue.publish([Message(id=f"m{number}") for number in range(4)])
+        leased = queue.lease(4, lease_s=60)
+        broker: KafkaBroker = queue.broker  # type: ignore[assignment]
+        patient, joined = broker._client.server, broker._joined["given-up"].members[0]
+        kafka.tell("slow", OFFSET_COMMIT, 1500, 1)
+        monkeypatch.setattr(broker._client, "server", msgspec.structs.replace(patient, timeout_s=0.2))
+        with pytest.raises(ConnectorError, match="no commit is answered"):
+            queue.ack([leased[1].handle])
+        monkeypatch.setattr(broker._client, "server", patient)
+        refused: list[str] = []
+        acking = threading.Thread(target=lambda: refused.extend(queue.ack([leased[2].handle])))
+        acking.start()
+        until(lambda: joined._parts[0].leases[2].is_settling)
+        # Its partition goes while both are on their way.
+        monkeypatch.setattr(joined, "_tend", joined._consumer.unsubscribe)
+        acking.join()
+        assert not refused
+    with queue_of(kafka, "given-up") as queue:
+        assert {one.message.id: one.deliveries for one in queue.lease(4)} == {"m0": 2, "m1": 2, "m3": 2}
 
 
 def test_the_handles_of_a_member_that_the_group_does_not_know_any_more_are_refused() -> None:

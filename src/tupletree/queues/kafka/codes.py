@@ -7,7 +7,19 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError
 
-__all__ = ["AGAIN", "ALL_AWAY", "AWAY", "CLOSED", "END", "LOST", "NO_TOPIC", "POLLED_TOO_LATE", "REFUSED", "SPOILT"]
+__all__ = [
+    "AGAIN",
+    "ALL_AWAY",
+    "AWAY",
+    "CLOSED",
+    "END",
+    "LOST",
+    "NO_TOPIC",
+    "POLLED_TOO_LATE",
+    "REBALANCING",
+    "REFUSED",
+    "SPOILT",
+]
 
 
 def _codes(*names: str) -> frozenset[int]:
@@ -38,6 +50,7 @@ AGAIN = _codes(
 )
 """A commit is to be made again, soon."""
 
+[REBALANCING] = _codes("REBALANCE_IN_PROGRESS")
 [END] = _codes("_PARTITION_EOF")
 [CLOSED] = _codes("_STATE")
 [POLLED_TOO_LATE] = _codes("_MAX_POLL_EXCEEDED")

@@ -15,17 +15,16 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from tupletree.errors import ConnectorError
 from tupletree.queues.kafka.client import KafkaClient, group_of
-from tupletree.queues.kafka.codes import AGAIN, CLOSED, END, LOST, POLLED_TOO_LATE
+from tupletree.queues.kafka.codes import AGAIN, END, LOST, POLLED_TOO_LATE
+from tupletree.queues.kafka.commits import Commits
 from tupletree.queues.kafka.leases import Lease, Part
 from tupletree.queues.kafka.offsets import Marks
 from tupletree.queues.kafka.wire import Handle, delivered_of
@@ -93,8 +92,7 @@ class Member:
         self._waiting_bytes = 0
         self._blocked = 0  # of those that are ready: too far behind a watermark, or of a partition that goes
         self._committing = threading.Lock()
-        self._asked: deque[tuple[list[TopicPartition], Future[list[KafkaError]]]] = deque()  # to be committed
-        self._unanswered: list[tuple[list[TopicPartition], Future[list[KafkaError]]]] = []
+        self._commits = Commits()
         session_ms = round(client.server.session_s * 1000)
         self._consumer = client.consumer(
             group_of(topic),
@@ -103,7 +101,7 @@ class Member:
                 "session.timeout.ms": session_ms,
                 "heartbeat.interval.ms": max(50, session_ms // 10),
                 "max.poll.interval.ms": max(300_000, 2 * session_ms),
-                "on_commit": self._hear_commit,
+                "on_commit": self._commits.hear,
                 "fetch.wait.max.ms": 500,
                 "fetch.error.backoff.ms": 100,
                 "queued.max.messages.kbytes": 65_536,
@@ -211,12 +209,12 @@ class Member:
                     return lost
                 if self.is_over:
                     return {*done}
-                asked: Future[list[KafkaError]] = Future()
-                self._asked.append((offsets, asked))
+                asked = self._commits.ask(offsets)
                 self._busy_until_s = self._clock() + BUSY_S
             try:
                 errors = asked.result(self._client.server.timeout_s)
             except TimeoutError as error:
+                asked.cancel()
                 raise ConnectorError(f"{self._client.server.where}: no commit is answered now") from error
             if not errors:
                 return lost
@@ -227,34 +225,6 @@ class Member:
                 self.leave()
                 return {*done}
             time.sleep(POLL_S)  # a new generation begins with these partitions, or without them
-
-    def _answer(self, *, waits: bool = False) -> None:
-        """Commit what callers asked for, on the thread that polls: a consumer lets no other call in while it does.
-
-        Args:
-            waits: for the answers; else they come to `_hear_commit`, by a later poll. Where the cluster is away that
-                takes a minute.
-        """
-        while self._asked:
-            offsets, asked = self._asked.popleft()
-            try:
-                if waits:
-                    answers = self._consumer.commit(offsets=offsets, asynchronous=False)
-                    asked.set_result([one.error for one in answers or () if one.error is not None])
-                else:
-                    self._unanswered.append((offsets, asked))
-                    self._consumer.commit(offsets=offsets, asynchronous=True)
-            except KafkaException as error:
-                asked.set_result([error.args[0]])
-
-    def _hear_commit(self, error: KafkaError | None, answers: list[TopicPartition]) -> None:
-        places = _places(answers)
-        found = next((one for one in self._unanswered if _places(one[0]) == places), None)
-        if found is not None:
-            self._unanswered.remove(found)
-            errors = [error] if error is not None else [one.error for one in answers if one.error is not None]
-            if not found[1].done():
-                found[1].set_result(errors)
 
     def is_at_end(self) -> bool:
         """Whether all was looked at that was stored before this call, if there is room for it. Without the lock."""
@@ -293,11 +263,11 @@ class Member:
             )
             while not self._is_closing:
                 self._tend()
-                self._answer()
+                self._commits.send(self._consumer)
                 record = self._consumer.poll(BUSY_POLL_S if self._clock() < self._busy_until_s else POLL_S)
                 if record is not None:
                     self._hear([record, *self._consumer.consume(BATCH, 0)])
-            self._answer(waits=True)
+            self._commits.send(self._consumer, waits=True)
         except KafkaException as error:
             self._fail(self._client.error(error.args[0]))
         except ConnectorError as error:
@@ -312,10 +282,7 @@ class Member:
             with self.changed:
                 self._drop([*self._parts.values()])
                 self.is_over = True
-                for _, asked in [*self._asked, *self._unanswered]:
-                    if not asked.done():
-                        asked.set_result([KafkaError(CLOSED)])
-                self._asked.clear()
+                self._commits.close()
                 self.changed.notify_all()
 
     def _fail(self, error: ConnectorError) -> None:
@@ -432,11 +399,9 @@ class Member:
             leaving = [self._parts[one.partition] for one in partitions if one.partition in self._parts]
             for part in leaving:
                 part.is_leaving = True
-            # No other callback is made while this one is: what is under way is committed again, and waited for.
-            self._asked.extendleft(self._unanswered)
-            self._unanswered.clear()
+            self._commits.interrupt()  # no other callback is made while this one is
             while any(part.has_leased for part in leaving) and not self._is_closing and self._clock() < end_s:
-                self._answer(waits=True)
+                self._commits.send(consumer, waits=True)
                 self.changed.wait(BUSY_POLL_S)
                 self._end_leases(self._clock())
             self._drop(leaving)
@@ -460,7 +425,3 @@ class Member:
         waiting = [one for _, one in self._ready] + [one for _, _, one in self._delayed]
         self._waiting_bytes = sum(len(one.delivered.message.body) for one in waiting)
         self.changed.notify_all()
-
-
-def _places(offsets: Iterable[TopicPartition]) -> list[tuple[int, int]]:
-    return sorted((one.partition, one.offset) for one in offsets)
