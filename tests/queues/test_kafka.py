@@ -6,6 +6,7 @@ With TESTS_KAFKA=kafka://… the conformance suite runs on a cluster of yours.
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections import Counter
@@ -313,6 +314,31 @@ def test_dead_letters_are_shown_moved_and_deleted(kafka: KafkaCluster) -> None:
         assert queue.depth().dead == 0
         with pytest.raises(NotCapableError):
             queue.broker.purge("dead")
+
+
+def test_letters_are_not_moved_where_it_cannot_be_kept_that_they_were(kafka: KafkaCluster) -> None:
+    draw = random.Random(7)
+    chosen = [f"m{number}" for number in range(1, 24_000) if draw.random() < 0.5]
+    with queue_of(kafka, "odd") as queue:
+        theirs = Producer({"bootstrap.servers": kafka.address})
+        for number in range(24_000):
+            theirs.produce("odd.dead", b"", headers={"tupletree-id": f"m{number}"}, partition=0)
+            theirs.poll(0)
+        theirs.flush()
+        for _ in range(2):  # again nothing is moved twice
+            with pytest.raises(ConnectorError) as refused:
+                queue.broker.move("odd", "odd", state="dead", ids=chosen)
+            assert not refused.value.is_outage
+            assert "move or delete the oldest letters first" in str(refused.value)
+            moved = queue.depth().ready
+            assert 5_000 < moved < len(chosen)
+            assert moved % 500 == 0
+            assert queue.depth().dead == 24_000 - moved
+        assert queue.broker.move("odd", "odd", state="dead", limit=5_000) == 5_000
+        queue.broker.move("odd", "odd", state="dead", ids=chosen)
+        left = {one.message.id for one in queue.peek("dead", 24_000)}
+        assert left.isdisjoint(chosen)
+        assert queue.depth().ready == 24_000 - len(left)
 
 
 def test_a_queue_may_have_any_name(kafka: KafkaCluster) -> None:

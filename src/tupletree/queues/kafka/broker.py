@@ -371,8 +371,10 @@ class KafkaBroker(Broker):
             fitting = (found for found in letters.read() if not wanted or found[1].message.id in wanted)
             chosen = islice(fitting, limit or None)
             while chunk := [*islice(chosen, CHUNK)]:
+                places = [place for place, _ in chunk]
+                letters.check(places)
                 self._client.publish([record_of(topic_of(target), stored.message) for _, stored in chunk])
-                letters.settle([place for place, _ in chunk])
+                letters.settle(places)
                 moved += len(chunk)
         return moved
 

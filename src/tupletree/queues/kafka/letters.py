@@ -15,17 +15,23 @@ from confluent_kafka import KafkaException, TopicPartition
 from tupletree.errors import ConnectorError
 from tupletree.queues.kafka.client import KafkaClient, group_of
 from tupletree.queues.kafka.codes import END
-from tupletree.queues.kafka.offsets import Marks
+from tupletree.queues.kafka.offsets import MOST_TEXT, Marks
 from tupletree.queues.kafka.wire import dead_of
 from tupletree.queues.messages import Stored
 
-__all__ = ["DeadLetters", "counted"]
+__all__ = ["DeadLetters", "LettersInTheWayError", "counted"]
 
 
 def counted(client: KafkaClient, topic: str) -> int:
     """How many records of a topic are not done: of all offsets that there are, less those that are settled."""
     spans = client.spans(topic).values()
     return sum(max(0, one.end - one.first - Marks(one.first, one.text).settled) for one in spans)
+
+
+class LettersInTheWayError(ConnectorError):
+    """It cannot be kept which letters were moved, so none of these are. Waiting does not help."""
+
+    is_outage = False
 
 
 class DeadLetters:
@@ -75,6 +81,27 @@ class DeadLetters:
                     return
             if time.monotonic() > end_s:
                 raise ConnectorError(f"{self._client.server.where}: topic {self._topic!r} cannot be read now")
+
+    def check(self, places: Sequence[tuple[int, int]]) -> None:
+        """Before they are moved: it can be kept that these are done.
+
+        Raises:
+            LettersInTheWayError: the letters that stay and those that went are too many, in too odd an order.
+        """
+        done: dict[int, set[int]] = {}
+        for number, offset in places:
+            done.setdefault(number, set()).add(offset)
+        for number, offsets in done.items():
+            marks = self._marks[number]
+            base, text = marks.text_without(offsets)
+            if len(text) > MOST_TEXT:
+                raise LettersInTheWayError(
+                    f"{self._client.server.where}: too many letters would stay before and between those that are moved",
+                    where=f"topic {self._topic!r}, partition {number}, offsets {base} to {max(offsets)}",
+                    got=f"{len(text):,} bytes say which of them are done, beside the committed offset",
+                    expected=f"at most {MOST_TEXT:,}",
+                    next_step="move or delete the oldest letters first (`move` with a limit and no ids), then these",
+                )
 
     def settle(self, places: Sequence[tuple[int, int]]) -> None:
         """These letters are done: they were moved."""

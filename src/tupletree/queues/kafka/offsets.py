@@ -13,7 +13,7 @@ import base64
 import binascii
 import zlib
 
-__all__ = ["MOST_MARKS", "Marks"]
+__all__ = ["MOST_MARKS", "MOST_TEXT", "Marks"]
 
 SETTLED = 255
 MOST_DELIVERIES = 254
@@ -22,7 +22,9 @@ MOST_DELIVERIES = 254
 MOST_MARKS = 8_000
 """Offsets behind the watermark that fit the text whatever became of them, a bit each: a server takes 4,096 bytes."""
 
-_MOST_TEXT = 4_000
+MOST_TEXT = 4_000
+"""Of its bytes, where it is kept shorter or is not made."""
+
 _VERSION = "1:"
 
 
@@ -119,7 +121,7 @@ class Marks:
         if not marks:
             return ""
         text = _encoded(marks)
-        if len(text) > _MOST_TEXT:  # how often is left out, not whether
+        if len(text) > MOST_TEXT:  # how often is left out, not whether
             text = _encoded(marks.translate(_WHETHER))
         return text
 
