@@ -17,6 +17,7 @@ from tupletree import Emit, EndOfInput, Options, Spout, Topology, bolt
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.spark.format.program import EpochControl
+from tupletree.runtimes.spark.format.segments import Taken, TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.runtime import start
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
@@ -86,6 +87,10 @@ class TimedRunner:
             return self._inner.run(slices, control)
         finally:
             self._spent_s.append(time.thread_time() - before_s)
+
+    def take(self, requests: Sequence[TakeRequest]) -> list[Taken]:
+        """See `PlanRunner`."""
+        return self._inner.take(requests)
 
     def cancel(self) -> None:
         """See `PlanRunner`."""

@@ -34,7 +34,7 @@ LONG_FILES: dict[str, str] = {
     "src/tupletree/runtimes/local/executor.py": "one loop: its parts share the outbox, the queue and the clock",
     "src/tupletree/bolts/collector.py": "the rules of verdicts are one class, over the tuples in one task's hands",
     "src/tupletree/routes/ledger/ledger.py": "one ledger: its operations share how a transaction is written and told",
-    "src/tupletree/sources/queue.py": "one lease loop: what is leased, what is out and what is to be told is one state",
+    "src/tupletree/sources/broker_spout.py": "one lease loop: what is leased, out and to be told is one state",
     "src/tupletree/routing/groupings.py": "the groupings are a class each, and share how tuples are distributed",
 }
 """Path → why this file may be longer than MAX_FILE_LINES."""

@@ -117,7 +117,7 @@ def test_without_a_time_of_publishing_what_comes_again_may_be_another_message_an
 def test_many_acks_push_out_no_outcome_that_an_earlier_process_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: Limited
 ) -> None:
-    monkeypatch.setattr(sys.modules["tupletree.sources.queue"], "MAX_SETTLED", 2)
+    monkeypatch.setattr(sys.modules["tupletree.sources.broker_spout"], "MAX_SETTLED", 2)
     forgetful(True)
 
     async def lease() -> None:

@@ -21,7 +21,7 @@ HANG_S = 20.0
 def test_batches_that_are_worked_together_do_not_wait_for_messages_that_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["tupletree.sources.queue"], "QUICK_S", 60.0)
+    monkeypatch.setattr(sys.modules["tupletree.sources.broker_spout"], "QUICK_S", 60.0)
     url = f"sqlite:///{tmp_path}/shop.db?queue=orders"
     with open_queue(url) as orders:
         orders.publish([Message(id=str(number)) for number in range(150)])
@@ -61,7 +61,7 @@ def stored(place: Path, count: int) -> str:
 def test_messages_in_hand_wait_a_moment_for_a_lease_that_goes_on_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["tupletree.sources.queue"], "QUICK_S", 60.0)
+    monkeypatch.setattr(sys.modules["tupletree.sources.broker_spout"], "QUICK_S", 60.0)
     url = stored(tmp_path, 250)
 
     async def work() -> None:

@@ -19,7 +19,7 @@ from tupletree import EndOfInput, Topology, bolt
 from tupletree.queues import Depth, Message, open_queue
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.sources import queue
-from tupletree.sources.queue import LONGEST_PAUSE_S, RETURN_S
+from tupletree.sources.broker_spout import LONGEST_PAUSE_S, RETURN_S
 from tupletree.tracking.outcomes import Failure as Verdict
 from tupletree.tracking.outcomes import FailureKind
 

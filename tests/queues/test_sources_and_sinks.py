@@ -320,7 +320,7 @@ def ids_of(given: object) -> list[object]:
 def test_batches_of_a_run_that_works_quickly_are_leased_ahead_and_all_of_them_go_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_s: float, prefetch: int, batches: int
 ) -> None:
-    monkeypatch.setattr(sys.modules["tupletree.sources.queue"], "QUICK_S", quick_s)
+    monkeypatch.setattr(sys.modules["tupletree.sources.broker_spout"], "QUICK_S", quick_s)
     url = f"sqlite:///{tmp_path}/shop.db?queue=orders"
     bodies = [msgspec.json.encode(Order(number, 1)) for number in range(1000)]
 

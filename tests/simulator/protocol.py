@@ -7,8 +7,7 @@ rows that a called sink has. The oracle compares it with what the run says and w
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -16,27 +15,22 @@ from typing import Any
 
 import msgspec
 
-from tupletree import KeyedState, Sink, Spout, TaskContext, Topology, batch_bolt, bolt
+from tests.simulator.script import SCRIPTS, Broker, Leased, Note, Pieces, Positioned, Script
+from tupletree import KeyedState, Sink, Spout, Topology, batch_bolt, bolt
 from tupletree.config import resolve_options
-from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.errors import ConnectorError
 from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.run import stored_state
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sinks.folders import visible_files
 from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
 from tupletree.topology.builder import BoltHandle
-from tupletree.topology.components import Emit, MessageId, SinkBatch
-from tupletree.topology.splits import Split, SplitSpout
-from tupletree.tracking.outcomes import Failure, FailureKind
+from tupletree.topology.components import SinkBatch
 
-KINDS = ("position", "broker", "replay", "splits", "held", "plain")
+KINDS = ("position", "broker", "replay", "splits", "held", "plain", "leased", "released")
+BROKERS = ("broker", "replay", "leased", "released")
 KEYS = 4
 SINKS = ("rows", "columns")
-
-
-class Note(msgspec.Struct, frozen=True, gc=False):
-    script: str
-    number: int
 
 
 class Part(msgspec.Struct, frozen=True, gc=False):
@@ -61,154 +55,6 @@ def shares_of(number: int) -> int:
 
 class BrokenRuleError(AssertionError):
     """A rule of the oracle was broken."""
-
-
-@dataclass
-class Script:
-    """See the module docstring.
-
-    Attributes:
-        count: messages are the numbers below it.
-        failing: where → how often a call there fails.
-        poison: messages that always fail.
-        heard: (what, number) → how often the source was told.
-        refused: messages whose rows a called sink refused.
-        taken: batch id → rows that the called sink has.
-        fragile: how often a call of the sink fails.
-    """
-
-    name: str
-    kind: str
-    chance: Random
-    count: int = 0
-    failing: dict[str, float] = field(default_factory=dict)
-    poison: set[int] = field(default_factory=set)
-    heard: Counter[tuple[str, int]] = field(default_factory=Counter)
-    asked: list[int] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
-    taken: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    fragile: float = 0.0
-    delivered: int = 0
-    is_over: Callable[[], bool] = lambda: False
-
-    def fails(self, where: str, number: int) -> bool:
-        """Whether a call fails: for good, or now and then."""
-        return (number in self.poison and where == "split") or self.chance.random() < self.failing.get(where, 0.0)
-
-    def tell(self, what: str, message_id: MessageId, failure: Failure | None = None) -> None:
-        assert isinstance(message_id, int)
-        if self.is_over():
-            return  # a process that has crashed tells nobody anything
-        self.heard[what, message_id] += 1
-        if failure is not None and failure.kind is FailureKind.PUBLISH:
-            self.refused.add(message_id)
-
-    def acked(self) -> set[int]:
-        return {number for what, number in self.heard if what == "acked"}
-
-    def dead(self) -> set[int]:
-        return {number for what, number in self.heard if what == "dead"}
-
-
-SCRIPTS: dict[str, Script] = {}
-"""By name: tasks are copies, so what they share with the test is kept beside them."""
-
-
-class Positioned(Spout[Note]):
-    """Gives the messages in order, from a position."""
-
-    def __init__(self, script: str) -> None:
-        self.script = script
-        self.at = 0
-
-    def next(self) -> list[Emit[Note]]:
-        script = SCRIPTS[self.script]
-        if self.at >= script.count:
-            raise EndOfInput
-        begin, self.at = self.at, min(self.at + script.chance.randint(1, 6), script.count)
-        return [Emit(Note(self.script, number), number) for number in range(begin, self.at)]
-
-    def snapshot(self) -> Any:
-        return self.at
-
-    def restore(self, position: Any) -> None:
-        self.at = position
-
-    def ack(self, message_id: MessageId) -> None:
-        SCRIPTS[self.script].tell("acked", message_id)
-
-    def fail(self, message_id: MessageId, failure: Failure) -> None:
-        SCRIPTS[self.script].tell("dead", message_id, failure)
-
-
-class Broker(Spout[Note]):
-    """Without a position: it delivers again what it was told nothing about, on each new connection."""
-
-    def __init__(self, script: str) -> None:
-        self.script = script
-        self.queue: list[int] = []
-
-    def open(self, context: TaskContext) -> None:
-        script = SCRIPTS[self.script]
-        settled = script.acked() | script.dead()
-        self.queue = [number for number in range(script.count) if number not in settled]
-        self.mine: set[int] = set()
-
-    def next(self) -> list[Emit[Note]]:
-        script = SCRIPTS[self.script]
-        if not self.queue:
-            raise EndOfInput
-        taken = script.chance.randint(1, 6)
-        batch, self.queue = self.queue[:taken], self.queue[taken:]
-        self.mine.update(batch)
-        return [Emit(Note(self.script, number), number) for number in batch]
-
-    def ack(self, message_id: MessageId) -> None:
-        if message_id in self.mine:  # a handle of an earlier connection means nothing to a broker
-            SCRIPTS[self.script].tell("acked", message_id)
-            self._forget(message_id)
-
-    def fail(self, message_id: MessageId, failure: Failure) -> None:
-        assert isinstance(message_id, int)
-        if message_id not in self.mine:
-            return
-        if failure.permanent:
-            SCRIPTS[self.script].tell("dead", message_id, failure)
-            self._forget(message_id)
-        else:
-            self.queue.append(message_id)
-
-    def _forget(self, message_id: MessageId) -> None:
-        """What is settled is not delivered again, also if it was asked for before."""
-        self.queue = [number for number in self.queue if number != message_id]
-
-
-class Pieces(SplitSpout[Note]):
-    """Pieces of a row range, which executors read."""
-
-    def __init__(self, script: str) -> None:
-        self.script = script
-        self.at = 0
-
-    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
-        script = SCRIPTS[self.script]
-        if self.at >= script.count:
-            raise EndOfInput
-        begin, self.at = self.at, min(self.at + min(max_rows, script.chance.randint(1, 6)), script.count)
-        return [Split(self.at - begin, begin, self.script)]
-
-    def read(self, split: Split) -> Iterator[Note]:
-        yield from (Note(self.script, number) for number in range(split.first, split.first + split.rows))
-
-    def snapshot(self) -> Any:
-        return self.at
-
-    def restore(self, position: Any) -> None:
-        self.at = position
-
-    def fail(self, message_id: MessageId, failure: Failure) -> None:
-        assert isinstance(message_id, tuple)
-        SCRIPTS[self.script].tell("dead", message_id[1], failure)
 
 
 @bolt
@@ -268,9 +114,15 @@ class Table(Sink[Counted]):
 
 def topology(script: Script, folder: Path) -> Topology:
     t = Topology(f"protocol-{script.kind}")
-    sources: dict[str, Callable[[str], Spout[Note]]] = {"broker": Broker, "replay": Broker, "splits": Pieces}
+    sources: dict[str, Callable[[str], Spout[Note]]] = {
+        "broker": Broker,
+        "replay": Broker,
+        "splits": Pieces,
+        "leased": Leased,
+        "released": Leased,
+    }
     source = sources.get(script.kind, Positioned)(script.name)
-    notes = t.spout("notes", source, replay="source" if script.kind == "replay" else "runtime")
+    notes = t.spout("notes", source, replay="source" if script.kind in ("replay", "released") else "runtime")
     parts = t.bolt("split", split, parallelism=2).shuffle(notes)
     counts: BoltHandle
     if script.kind == "plain":
@@ -307,7 +159,10 @@ def script_of(seed: int, kind: str) -> Script:
     )
     poison = {number for number in range(count) if chance.random() < 0.05}
     fragile = chance.choice((0.0, 0.0, 0.1))
-    return Script(f"{kind} {seed}", kind, chance, count, failing, poison, fragile=fragile)
+    script = Script(f"{kind} {seed}", kind, chance, count, failing, poison, fragile=fragile)
+    if kind in ("leased", "released"):
+        script.unreadable = {number for number in range(count) if chance.random() < 0.04}
+    return script
 
 
 def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None, kind: str = "") -> Simulation:
@@ -320,6 +175,7 @@ def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None, kind:
     oracle = Oracle(script)
     simulation = Simulation(partial(topology, script), options, place, seed, faults or ProtocolFaults(), oracle.check)
     script.is_over = lambda: simulation.is_over
+    script.leasing.now_s = simulation.now_s
     try:
         simulation.run()
     except BaseException as error:
@@ -385,7 +241,7 @@ class Oracle:
             )
         else:
             acked = script.acked()
-            if script.kind not in ("broker", "replay"):
+            if script.kind not in BROKERS:
                 self._require(
                     len(acked) == acked_in_journal, f"{acked_in_journal} acked, the source heard of {len(acked)}"
                 )
@@ -400,7 +256,7 @@ class Oracle:
     def _check_rows(self, acked: set[int], seen: dict[str, Counter[tuple[int, int]]], simulation: Simulation) -> None:
         """Every row of what was acked, and no other; and a state that these rows come of."""
         script = self.script
-        hears_all = script.kind not in ("broker", "replay")
+        hears_all = script.kind not in BROKERS
         for sink, rows in seen.items():
             expected = {(number, share) for number in acked for share in range(shares_of(number))}
             self._require(

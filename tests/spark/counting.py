@@ -29,7 +29,7 @@ from tupletree.testing.in_process import start_in_process
 from tupletree.topology.changes.upgrades import Words
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.reference import TargetRef
-from tupletree.topology.splits import Split, SplitSpout
+from tupletree.topology.splits import Lease, LeaseSpout, Split, SplitSpout
 from tupletree.tracking.outcomes import Failure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,6 +151,69 @@ class Broker(Spout[Line]):
             _note(self.folder, what, message_id)
 
 
+class LeasedLines(LeaseSpout[Line]):
+    """The same lines from a broker that executors lease from: its leases are files, and end with the process.
+
+    The broker delivers again what nobody told it anything about, to the next process: it sees that the last one died.
+    """
+
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        self.folder = folder
+        self.batch_size = batch_size
+
+    def open(self, context: TaskContext) -> None:
+        self._out: set[int] = set()
+        self._untold: set[MessageId] = set()
+
+    def plan(self, max_messages: int) -> int:
+        settled = {number for _, number in heard(self.folder)}
+        if len(settled) == self._count():
+            raise EndOfInput
+        return min(max_messages, self.batch_size, len(self._ready()))
+
+    def take(self, max_messages: int, max_bytes: int) -> list[tuple[Lease, bytes]]:
+        lines = (self.folder / "text").read_text().splitlines()
+        taken = self._ready()[:max_messages]
+        with (self.folder / "leased").open("ab") as file:
+            file.writelines(b"%d %d\n" % (os.getpid(), number) for number in taken)
+        return [(Lease(str(number), f"{os.getpid()}"), f"{number} {lines[number - 1]}".encode()) for number in taken]
+
+    def accept(self, leases: Sequence[Lease]) -> list[int]:
+        new = [at for at, lease in enumerate(leases) if int(lease.message_id) not in self._out]
+        self._out.update(int(lease.message_id) for lease in leases)
+        return new
+
+    def untold(self) -> set[MessageId]:
+        return self._untold
+
+    def read(self, taken: bytes) -> Line:
+        number, _, text = taken.decode().partition(" ")
+        return Line(text, str(self.folder / "text"), int(number))
+
+    def ack(self, message_id: MessageId) -> None:
+        self._settle("acked", message_id)
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        self._settle("dead", message_id)
+
+    def _settle(self, what: str, message_id: MessageId) -> None:
+        if int(str(message_id)) in self._out:
+            _note(self.folder, what, ("", int(str(message_id))))
+            self._untold.discard(message_id)
+        else:
+            self._untold.add(message_id)
+
+    def _count(self) -> int:
+        return len((self.folder / "text").read_text().splitlines())
+
+    def _ready(self) -> list[int]:
+        path = self.folder / "leased"
+        leases = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        out = {int(number) for process, number in leases if int(process) == os.getpid()}
+        settled = {number for _, number in heard(self.folder)}
+        return [number for number in range(1, self._count() + 1) if number not in out | settled]
+
+
 def delivered_by_broker(folder: Path) -> set[int]:
     """The lines that connections of the broker have delivered so far."""
     path = folder / "delivered"
@@ -168,6 +231,7 @@ SOURCES: dict[str, Callable[[Path, int], Spout[Line]]] = {
     "splits": SplitLines,
     "endless": EndlessLines,
     "broker": Broker,
+    "leased": LeasedLines,
 }
 
 

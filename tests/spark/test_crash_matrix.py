@@ -33,7 +33,7 @@ from tests.spark.every_sink import CALL_POINTS
 from tests.spark.tapped import wait_until
 from tupletree.runtimes.api import Summary
 from tupletree.runtimes.crash_points import CRASH_POINTS
-from tupletree.runtimes.spark.format.entries import numbered, read_settle
+from tupletree.runtimes.spark.format.entries import numbered, read_epoch_header, read_settle
 
 MATRIX = {
     "generation.claimed": 1,
@@ -58,6 +58,9 @@ MATRIX = {
 UPGRADE_POINTS = {"upgrade.written"}
 """Crash points that only a start with a changed topology comes to: tests/spark/test_upgrades.py kills there."""
 
+TAKE_POINTS = {"take.before": 2, "take.after": 2}
+"""Crash points that only a source comes to whose messages executors take → at which pass."""
+
 HOW = How(base_epochs=2)
 
 LAST_EPOCH = "settle.before_log:3"
@@ -79,7 +82,7 @@ def lines_heard(folder: Path) -> set[int]:
 
 
 def test_the_matrices_have_every_crash_point() -> None:
-    assert {*MATRIX, *CALL_POINTS, *UPGRADE_POINTS} == set(CRASH_POINTS)
+    assert {*MATRIX, *CALL_POINTS, *TAKE_POINTS, *UPGRADE_POINTS} == set(CRASH_POINTS)
 
 
 @pytest.mark.parametrize(
@@ -228,3 +231,23 @@ def test_a_run_without_a_kill_ends_clean(folder: Path) -> None:
         end(process)
     assert process.returncode == 0, said(folder)
     check_published(folder)
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(Kill(f"{point}:{at}", replace(HOW, source="leased")), id=point)
+        for point, at in {**MATRIX, **TAKE_POINTS}.items()
+    ],
+    indirect=True,
+)
+def test_messages_that_executors_take_are_there_once_after_a_kill(killed: Path, run_topology: RunTopology) -> None:
+    before = check_crashed(killed)
+    check_ended(killed, run_topology(topology(killed, EPOCH_LINES, "leased"), killed / "state", **OPTIONS), before)
+    logs = killed / "state" / "epochs"
+    epochs = numbered(logs, ".epoch")
+    named = {one.file for epoch in epochs for one in read_epoch_header(logs, epoch).segments}
+    last = epochs[-1]
+    left = {path.name for path in (killed / "state" / "segments").iterdir()}
+    assert named <= left
+    assert all(int(name.split("-")[2]) <= last for name in left)

@@ -239,7 +239,7 @@ def test_the_first_epoch_is_limited_in_bytes_too(source: Source) -> None:
     frame_maker = EpochFrameMaker(source.plan, [source.spout])
     intake = Intake(frame_maker, options, source.accounts, [source.spout], clock, lambda _: None)
     assert not intake.is_full
-    intake.pull()
+    intake.pull(0)
     assert intake.is_full
 
 

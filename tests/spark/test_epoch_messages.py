@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,16 +13,20 @@ import numpy as np
 import pytest
 
 from tests.topology.test_splits import Numbers
+from tupletree import Topology
 from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import Frame
-from tupletree.errors import InternalError
+from tupletree.errors import CheckpointError, EndOfInput, InternalError
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrames
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
 from tupletree.runtimes.spark.format.epoch_messages import ELSEWHERE, NOT_LOGGED, EpochMessages
 from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
+from tupletree.runtimes.spark.format.segments import PlannedSegment, SegmentReader, write_segment
 from tupletree.runtimes.spark.format.split_messages import SplitMessages
-from tupletree.topology.splits import Split
+from tupletree.sinks import jsonl
+from tupletree.topology.components import MessageId, Reject
+from tupletree.topology.splits import Lease, LeaseSpout, Split
 from tupletree.topology.streams import Schema
 
 
@@ -72,10 +77,60 @@ def split() -> SplitMessages:
     return SplitMessages(splits, lambda _: Numbers(10), epoch=3, time_s=7.0)
 
 
-@pytest.fixture(params=[logged, split])
-def messages(request: pytest.FixtureRequest) -> EpochMessages:
-    make: Callable[[], EpochMessages] = request.param
-    return make()
+class Taken(LeaseSpout[Number]):
+    """Makes numbers of what was taken; the rest of a spout is not needed here."""
+
+    def plan(self, max_messages: int) -> int:
+        raise EndOfInput
+
+    def accept(self, leases: Sequence[Lease]) -> Sequence[int]:
+        return []
+
+    def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
+        return []
+
+    def untold(self) -> list[MessageId]:
+        return []
+
+    def read(self, taken: bytes) -> Number | Reject:
+        return Number(int(taken))
+
+
+def leased(folder: Path) -> LoggedMessages:
+    """Messages "n0" to "n4" of spout tasks 9 and 8, each of which has a segment, with more in it than was accepted."""
+    t = Topology("leased")
+    t.sink("out", jsonl(folder / "out")).shuffle(t.spout("numbers", Taken()))
+    header = EpochHeader(epoch=3, generation=1, time_s=7.0)
+    for ordinal, (task, rows) in enumerate([(9, {0: 21, 1: 22, 3: 23}), (8, {1: 24, 2: 25})]):
+        write_segment(folder / f"{task}.segment", [b"%d" % (one + ordinal * 2) for one in (0, 1, 9, 2)])
+        header.segments.append(
+            PlannedSegment(
+                "numbers",
+                task,
+                0,
+                f"{task}.segment",
+                ordinal,
+                array("I", rows).tobytes(),
+                array("Q", rows.values()).tobytes(),
+            )
+        )
+    columns = Messages(
+        tasks=array("I", [9, 9, 9, 8, 8]).tobytes(),
+        ids=[f"n{at}" for at in range(5)],
+        roots=array("Q", range(21, 26)).tobytes(),
+        attempts=array("I", [1] * 5).tobytes(),
+        first_emitted_s=array("d", [5.0] * 5).tobytes(),
+        made=array("q", range(31, 36)).tobytes(),
+    )
+    section = msgspec.msgpack.encode(columns)
+    header.messages_length = len(section)
+    return LoggedMessages.of_log(header, memoryview(section), CODECS, SegmentReader(folder, t.build()))
+
+
+@pytest.fixture(params=[lambda _: logged(), lambda _: split(), leased], ids=["logged", "split", "leased"])
+def messages(request: pytest.FixtureRequest, tmp_path: Path) -> EpochMessages:
+    make: Callable[[Path], EpochMessages] = request.param
+    return make(tmp_path)
 
 
 def test_every_message_has_a_root_of_its_own_by_which_it_is_found(messages: EpochMessages) -> None:
@@ -157,3 +212,27 @@ def test_rows_of_pieces_are_numbered_in_their_order_however_many_pieces_there_ar
     made = [one.made for one in SplitMessages(splits, epoch=3)]
     assert made == [wire.first_number(3) + at for at in range(5000)]
     assert made[-1] < wire.first_number(4)
+
+
+def test_messages_in_segments_are_worked_and_pending_gets_the_values_of_those_that_are_left(tmp_path: Path) -> None:
+    messages = leased(tmp_path)
+    assert messages.worked({21}) == [22, 23, 24, 25]
+    assert messages.apart({22, 25, 4711}) == {22: Number(1), 25: Number(11)}
+    assert messages.for_runs().apart([24]) == {24: Number(3)}
+    messages.check_readable()
+    messages.check_read({0, 1})
+    with pytest.raises(InternalError, match="not read"):
+        messages.check_read({1})
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone"])
+def test_a_segment_that_is_damaged_is_named(tmp_path: Path, damage: str) -> None:
+    messages = leased(tmp_path)
+    path = tmp_path / "9.segment"
+    if damage == "torn":
+        path.write_bytes(path.read_bytes()[:-3])
+    else:
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"9\.segment"):
+        messages.find([21])
+    assert [value for _, value in messages.find([24])] == [Number(3)]

@@ -93,10 +93,10 @@ def test_no_message_is_pulled_before_the_warm_up_is_over(tmp_path: Path, monkeyp
         story.append("warm-up" if control.epoch < 0 else "epoch")
         return reports
 
-    def pull(self: Intake) -> bool:
+    def pull(self: Intake, epoch: int) -> bool:
         story.append("pull")
         first_pull.set()
-        return pulled(self)
+        return pulled(self, epoch)
 
     monkeypatch.setattr(InProcessPlanRunner, "run", run)
     monkeypatch.setattr(Intake, "pull", pull)

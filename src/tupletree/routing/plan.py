@@ -15,7 +15,7 @@ from tupletree.errors import InternalError
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec, Grouping, TopologySpec
 from tupletree.topology.ordering import makes_values, ordered_streams
-from tupletree.topology.splits import SplitSpout
+from tupletree.topology.splits import is_read_on_executors
 
 __all__ = ["ACKER", "NOWHERE", "SYSTEM", "Executor", "Link", "Plan", "Stage", "Task"]
 
@@ -303,13 +303,13 @@ def _topological(spec: TopologySpec) -> tuple[list[str], set[tuple[str, str]]]:
 
 
 def _readers(spec: TopologySpec, parallelism: Mapping[str, int], partitions: int) -> dict[str, int]:
-    """In how many partitions each `SplitSpout` is read: in all of them.
+    """In how many partitions each spout is read that executors read: in all of them.
 
     Where its consumers are in fewer, and reading only there saves the exchange, in so many: they have no more work.
     """
     found: dict[str, int] = {}
     for spout in _of_kind(spec, "spout"):
-        if isinstance(spout.body, SplitSpout):
+        if is_read_on_executors(spout.body):
             readings = [
                 (source.grouping, parallelism[consumer.name], consumer.kind == "sink")
                 for stream in spout.outputs

@@ -21,6 +21,8 @@ UNDER_TESTS: Final = "PYTEST_VERSION"
 CRASH_POINTS: Final = (
     "generation.claimed",
     "upgrade.written",
+    "take.before",
+    "take.after",
     "epoch.before_log",
     "epoch.after_log",
     "settle.after_run",

@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+import msgspec
+
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
+from tupletree.runtimes.spark.format.segments import Taken, TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.runtime import start
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
 from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
+from tupletree.runtimes.spark.worker.taking import take
 
 __all__ = ["InProcessBackend", "InProcessPlanRunner", "start_in_process"]
 
@@ -58,6 +62,12 @@ class InProcessPlanRunner:
                 sent = control.epoch, partitions
         self._sent = sent if self._traceless else None
         return [(kind, head, body) for rows in partitions for _, kind, head, body in rows]
+
+    def take(self, requests: Sequence[TakeRequest]) -> list[Taken]:
+        """See `PlanRunner`."""
+        return [
+            msgspec.msgpack.decode(take(self._blob, request, next(self._numbers)), type=Taken) for request in requests
+        ]
 
     def cancel(self) -> None:
         """See `PlanRunner`."""

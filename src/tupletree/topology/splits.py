@@ -1,29 +1,40 @@
-"""Sources that are read where the work is: what a `SplitSpout` must do, and what a `Split` is.
+"""Sources that are read where the work is: what a `SplitSpout` or a `LeaseSpout` must do; what a `Split` or `Lease` is.
 
-Owns the contract between such a source and the runtimes, and the adapter that makes it an ordinary spout where all
-rows are read in one place. Knows neither files nor Spark.
+Owns the contract between such sources and the runtimes, and the adapters that make them ordinary spouts where all is
+read in one place. Knows neither files, brokers nor Spark.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from tupletree.errors import ConnectorError, Finding, SourceChangedError, TupletreeError
 from tupletree.texts import counted, encodable, marked_text, restored, reversible, unmarked_text
-from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout
 
-__all__ = ["Split", "SplitSpout", "read_split", "split_faults", "storable_split"]
+__all__ = [
+    "AsyncLeaseSpout",
+    "Lease",
+    "LeaseReader",
+    "LeaseSpout",
+    "Split",
+    "SplitSpout",
+    "is_read_on_executors",
+    "read_split",
+    "split_faults",
+    "storable_split",
+]
 
 T = TypeVar("T")
 
 NEXT_ROWS = 1000
 NEXT_BYTES = 16 * 1024 * 1024
-"""What `SplitSpout.next` plans at a time."""
+"""What `next` plans at a time."""
 
 
 class Split(msgspec.Struct, array_like=True, frozen=True):
@@ -188,3 +199,100 @@ def split_faults(spout: SplitSpout[Any], replay: str, place: str) -> Iterator[Fi
         yield Finding(
             "a SplitSpout cannot emit a message again by itself", place, got="replay='source'", expected="'runtime'"
         )
+
+
+class Lease(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One delivery of a message: what the driver has of it, while its value stays with the executors.
+
+    Attributes:
+        message_id: what the source calls the message, the same at each delivery.
+        handle: by which the source is told what became of it, over any connection.
+        deliveries: how often it was delivered, this time included.
+        published_s: Unix time when it came to the source; 0 where that is not known.
+    """
+
+    message_id: str
+    handle: str
+    deliveries: int = 1
+    published_s: float = 0.0
+
+
+class LeaseReader(Generic[T]):
+    """What executors call. On any copy of the object, also one that was sent elsewhere and never opened.
+
+    Everything that the constructor keeps must be picklable, also of an object that was opened.
+    """
+
+    @abstractmethod
+    def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
+        """Lease messages, each with what `read` makes its value of; returns at once when there are none.
+
+        The runtime makes them durable before they are worked. If it cannot, nobody tells the source anything about
+        them: it must deliver them again when their leases end.
+
+        Args:
+            max_messages: at most so many.
+            max_bytes: together about so many; the first is taken however long it is.
+
+        Raises:
+            ConnectorError: the source is not available.
+        """
+
+    @abstractmethod
+    def read(self, taken: bytes) -> T | Reject:
+        """The value of a message that was taken; a `Reject`, with its id, if it is none."""
+
+
+class LeaseSpout(Spout[T], LeaseReader[T]):
+    """A spout whose messages are taken by executors, and do not pass through the driver.
+
+    The runtime asks in the driver how many there are (`plan`), has executors `take` them, and shows the driver's object
+    the leases (`accept`). `ack`, `fail` and `flush` are called in the driver, as `Spout` says; so are `activate` and
+    the others. It extends the leases of what it has accepted, has no position, and delivers a message again that it
+    was told nothing of.
+    """
+
+    @abstractmethod
+    def plan(self, max_messages: int) -> int:
+        """Say how many messages may be there to be taken now, at most `max_messages`.
+
+        Raises:
+            EndOfInput: there will be no more messages.
+            ConnectorError: the source is not available.
+        """
+
+    @abstractmethod
+    def accept(self, leases: Sequence[Lease]) -> Sequence[int]:
+        """Note what executors have taken; returns the places of those that are to be worked.
+
+        The others are out already, under an older lease, or are over: the source is told so with the new one.
+        """
+
+    @abstractmethod
+    def untold(self) -> Collection[MessageId]:
+        """See `AsyncSpout.untold`: messages whose leases were over before `ack` or `fail`, until they are told."""
+
+    def next(self) -> Sequence[Emit[T] | Reject] | None:
+        """Take and read here: for runtimes that read nowhere else."""
+        count = self.plan(NEXT_ROWS)
+        taken = self.take(count, NEXT_BYTES) if count else ()
+        places = self.accept([lease for lease, _ in taken]) if taken else ()
+        read = [(taken[at][0].message_id, self.read(taken[at][1])) for at in places]
+        return [value if isinstance(value, Reject) else Emit(value, message_id) for message_id, value in read] or None
+
+
+class AsyncLeaseSpout(AsyncSpout[T], LeaseReader[T]):
+    """The same as `LeaseSpout`, for a spout that is async. Where nothing calls `plan`, `next` gives the messages."""
+
+    @abstractmethod
+    async def plan(self, max_messages: int) -> int:
+        """See `LeaseSpout.plan`."""
+
+    @abstractmethod
+    async def accept(self, leases: Sequence[Lease]) -> Sequence[int]:
+        """See `LeaseSpout.accept`."""
+
+
+def is_read_on_executors(body: Any) -> bool:
+    """Whether executors read what this spout gives."""
+    return isinstance(body, (SplitSpout, LeaseReader))

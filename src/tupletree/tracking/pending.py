@@ -122,10 +122,10 @@ class Pending:
         else:
             self.counters.retried += 1
             message.ticket = 0
-            message.value = value
+            before, message.value = message.value, value
             task.messages[key] = message
             launched = self._launch(message)
-            self._log.note_launched(message, by_runtime=False)
+            self._log.note_launched(message, before, by_runtime=False)
             return launched
         task.messages[key] = message
         return self._launch(message)
@@ -173,7 +173,7 @@ class Pending:
             self._tasks[message.spout_task].queued -= 1
             self.counters.retried += message.attempt > 0
             emissions.append(self._launch(message))
-            self._log.note_launched(message, by_runtime=True)
+            self._log.note_launched(message, message.value, by_runtime=True)
         return emissions
 
     def note_logged(self, roots: Iterable[int]) -> None:
@@ -293,10 +293,10 @@ class Pending:
         message.ticket = AWAITING
         self._log.note_waiting(message, was_there=False)
 
-    def cut(self, starts: Mapping[int, Any]) -> None:
-        """Keep only these instead of the values of attempts in flight, which are too long ever to succeed."""
-        for root, start in starts.items():
-            self._in_flight[root].value = start
+    def put_values(self, values: Mapping[int, Any]) -> None:
+        """Keep these instead of the values that attempts in flight have."""
+        for root, value in values.items():
+            self._in_flight[root].value = value
 
     def put_back(self, root: int, due_s: float = -math.inf) -> bool:
         """Take an attempt back without counting it: `due` gives the message out at `due_s`, or before all others.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import copy
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -88,6 +88,20 @@ class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: list[tuple[int, PlainId]] = []
 
 
+class _Launched(NamedTuple):
+    """An attempt that is in no log yet, of a message that goes out again.
+
+    Attributes:
+        root: of the attempt.
+        value_before: the value while it waited; a source that emits it again may give one that only a log can say.
+        by_runtime: whether the runtime makes the attempt, and not the source.
+    """
+
+    root: int
+    value_before: Any
+    by_runtime: bool
+
+
 class ChangeLog:
     """Records which ids changed, so that a delta costs as much as the change and not as what is open.
 
@@ -103,8 +117,7 @@ class ChangeLog:
         # delta need not name it.
         self._waiting: dict[tuple[int, Hashable], bool] = {}
         self._settled: dict[tuple[int, Hashable], bool] = {}
-        # Messages that go out again, in an attempt that is in no log yet → its root, and whether the runtime makes it.
-        self._unlogged: dict[tuple[int, Hashable], tuple[int, bool]] = {}
+        self._unlogged: dict[tuple[int, Hashable], _Launched] = {}
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._settled)
@@ -114,11 +127,11 @@ class ChangeLog:
         if self._enabled:
             self._waiting.setdefault((message.spout_task, message.key), was_there)
 
-    def note_launched(self, message: Message, *, by_runtime: bool) -> None:
+    def note_launched(self, message: Message, value_before: Any, *, by_runtime: bool) -> None:
         """A message that waited goes out again. Until its attempt is logged, the log says that it waits."""
         if self._enabled:
             self.note_waiting(message, was_there=True)
-            self._unlogged[message.spout_task, message.key] = message.root, by_runtime
+            self._unlogged[message.spout_task, message.key] = _Launched(message.root, value_before, by_runtime)
 
     def note_logged(self, message: Message) -> None:
         """The attempt that is out is in a log of the caller's."""
@@ -129,7 +142,7 @@ class ChangeLog:
         if place not in self._unlogged:
             return False
         message = self._tasks[place[0]].find(place[1])
-        return message is not None and not message.waits and message.root == self._unlogged[place][0]
+        return message is not None and not message.waits and message.root == self._unlogged[place].root
 
     def note_settled(self, spout_task: int, key: Hashable, *, was_there: bool) -> None:
         """An id becomes unconfirmed, changes its outcome, or is confirmed."""
@@ -157,10 +170,10 @@ class ChangeLog:
             for one in (*task.messages.values(), *task.awaiting.values())
             if one.waits and (task.number, one.key) not in after
         ]
-        for (number, key), (_, by_runtime) in self._unlogged.items():
+        for (number, key), attempt in self._unlogged.items():
             launched = self._tasks[number].find(key)
             if launched is not None and self._is_unlogged((number, key)):
-                messages.append(_before_launch(launched, by_runtime=by_runtime))
+                messages.append(_before_launch(launched, attempt))
         messages += [message for message in after.values() if message is not None]
         before = {
             (task.number, key): outcome for task in self._tasks.values() for key, outcome in task.unconfirmed.items()
@@ -199,7 +212,7 @@ class ChangeLog:
             if self._is_unlogged((number, key)):
                 if not was_there:
                     launched = self._tasks[number].messages[key]
-                    waiting.append(_before_launch(launched, by_runtime=self._unlogged[number, key][1]))
+                    waiting.append(_before_launch(launched, self._unlogged[number, key]))
                 continue
             message = after[number, key] if (number, key) in after else self._tasks[number].find(key)
             if message is not None and message.waits:
@@ -263,11 +276,12 @@ def message_of(record: WaitingRecord, decode: Decode, now_s: float, wall_s: floa
     return message
 
 
-def _before_launch(message: Message, *, by_runtime: bool) -> Message:
+def _before_launch(message: Message, launched: _Launched) -> Message:
     """A message that goes out again, as it was before."""
     before = copy(message)
     before.attempt -= 1
-    before.ticket, before.due_s = (1, -math.inf) if by_runtime else (AWAITING, 0.0)
+    before.value = launched.value_before
+    before.ticket, before.due_s = (1, -math.inf) if launched.by_runtime else (AWAITING, 0.0)
     return before
 
 

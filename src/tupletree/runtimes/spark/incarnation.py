@@ -10,6 +10,7 @@ import logging
 import shutil
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,10 +26,11 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.letter_delivery import refuse_columns
-from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter, SpoutLoop
+from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter, LeaseSpoutAdapter, SpoutLoop
 from tupletree.runtimes.spark.driver.callbacks import Callbacks, ask_again, tell_last
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, SpoutTask
 from tupletree.runtimes.spark.driver.intake import Intake
+from tupletree.runtimes.spark.driver.lease_planner import LeasePlanner
 from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.driver.recovery import adopt_open_trees, newest_time_s, recover
 from tupletree.runtimes.spark.driver.replays import Replays
@@ -63,6 +65,7 @@ from tupletree.topology.changes.upgrades import UpgradePlan
 from tupletree.topology.components import AsyncSpout
 from tupletree.topology.limits import refuse_stuck
 from tupletree.topology.model import TopologySpec
+from tupletree.topology.splits import AsyncLeaseSpout, LeaseSpout
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import AlreadySettled
@@ -82,6 +85,7 @@ class Surroundings:
         random_bits: draws root ids.
         random: uniform floats in [0, 1).
         sink_calls: makes what calls sinks; given after how many seconds a call is slow.
+        taking: makes what waits for executors that take messages.
         settling: makes what settles epochs beside the loop; given the last epoch whose callbacks are made.
     """
 
@@ -90,6 +94,7 @@ class Surroundings:
     random: Callable[[], float] = field(default_factory=lambda: SystemRandom().random)
     sink_calls: Callable[[float | None], SinkCalls] = SinkThread
     settling: Callable[[Engine, PlanRunner, int], Settling] = SettlingThread
+    taking: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "tupletree-taking")
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,7 @@ class Incarnation:
             directory, accounts, codecs, clock, settings.sinks, self._called, request.redact, stored
         )
         self._runner = self._make_runner()  # before the spouts are opened: the program has them as they were declared
+        self._lease_planner = LeasePlanner(plan, options, directory, clock, self._runner.take, surroundings.taking())
         self._opened: list[SpoutTask] = []
         self._settling: Settling | None = None
         self._loop: Loop | None = None
@@ -231,6 +237,7 @@ class Incarnation:
         intake = Intake(
             self._frame_maker, parts.options, accounts, self.spouts, parts.clock, retold.append, outages, answered
         )
+        intake.lease_planner = self._lease_planner
         self._settling = settings.surroundings.settling(self._make_engine(), self._runner, accounts.settled)
         self._loop = Loop(
             parts,
@@ -255,6 +262,8 @@ class Incarnation:
             self._settling.close()
             self._called.leave()
             self._settling.join()
+        sources = {spout.number: spout.spout for spout in self._opened if isinstance(spout.spout, LeaseSpout)}
+        self._lease_planner.close(sources)
 
     def close(self) -> None:
         """Close sinks and spouts."""
@@ -289,7 +298,9 @@ class Incarnation:
                 shared = plan.parallelism(component.name) == 1
                 for task in plan.tasks_of(component.name):
                     spout = own_instance(component, shared=shared)
-                    if isinstance(spout, AsyncSpout):
+                    if isinstance(spout, AsyncLeaseSpout):
+                        spout = LeaseSpoutAdapter(spout, loop, idle_s)
+                    elif isinstance(spout, AsyncSpout):
                         spout = AsyncSpoutAdapter(spout, loop, idle_s)
                     spouts.append(SpoutTask(task, component.name, stream, spout))
         numbers = self._settings.directory.number_spouts([(spout.task.task_id, spout.name) for spout in spouts])

@@ -10,13 +10,17 @@ from itertools import count
 from random import Random
 from typing import Any, cast
 
+import msgspec
+
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
+from tupletree.runtimes.spark.format.segments import Taken, TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
 from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
+from tupletree.runtimes.spark.worker.taking import take
 from tupletree.testing.spark_protocol.faults import ProtocolFaults
 
 __all__ = ["FaultyBackend", "FaultyRunner", "LateTasks"]
@@ -128,6 +132,24 @@ class FaultyRunner:
     @staticmethod
     def _aborted(why: str) -> RuntimeError:
         return RuntimeError(f"Job aborted due to stage failure: {why}")
+
+    def take(self, requests: Sequence[TakeRequest]) -> list[Taken]:
+        """See `PlanRunner`: what a lost task, or one that runs twice, has taken is in a segment that nothing names."""
+        taken: list[Taken] = []
+        for request in self._chance.sample(requests, len(requests)):
+            for _ in range(MAX_LOST - 1):
+                work = partial(take, self._blob, request, next(self._numbers))
+                what = self._chance.random()
+                if what < self._faults.executor:
+                    work()
+                elif what < self._faults.executor + self._faults.twice:
+                    self._late.add(work)
+                else:
+                    break
+            report = take(self._blob, request, next(self._numbers))
+            taken.append(msgspec.msgpack.decode(report, type=Taken))
+            self._between()
+        return taken
 
     def cancel(self) -> None:
         """See `PlanRunner`: runs are not cancelled here."""

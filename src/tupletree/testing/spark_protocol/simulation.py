@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -222,6 +223,7 @@ class Simulation:
             random=self.chance.random,
             sink_calls=lambda _: _InlineCalls(self),
             settling=self._make_settling,
+            taking=_InlineExecutor,
         )
         return claim(request, topology.build(), self._backend, surroundings)
 
@@ -263,6 +265,10 @@ class Simulation:
     def _make_settling(self, engine: Engine, _runner: PlanRunner, called_back: int) -> _SteppedSettling:
         self._settling = _SteppedSettling(engine, called_back, self.step_loop)
         return self._settling
+
+    def now_s(self) -> float:
+        """The time, monotonic."""
+        return self._clock.monotonic()
 
     def advance(self, seconds: float) -> None:
         """Time passes."""
@@ -312,6 +318,15 @@ class _SteppedSettling:
                 self._step_loop()
 
         self._on_settled(self._engine.settle(record, before_commit))
+
+
+class _InlineExecutor(Executor):
+    """Executors take messages in the simulation's thread, while the loop waits."""
+
+    def submit(self, call: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(call(*arguments, **named))
+        return done
 
 
 class _InlineCalls:

@@ -17,9 +17,10 @@ from typing import Any
 
 from tupletree.errors import ConnectorError, EndOfInput, is_outage
 from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.topology.splits import AsyncLeaseSpout, Lease, LeaseSpout
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["AsyncSpoutAdapter", "SpoutLoop"]
+__all__ = ["AsyncSpoutAdapter", "LeaseSpoutAdapter", "SpoutLoop"]
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -233,6 +234,38 @@ class AsyncSpoutAdapter(Spout[Any]):
         for one in batch:
             if one is not None and one.message_id is not None:
                 self.fail(one.message_id, stopped)
+
+
+class LeaseSpoutAdapter(AsyncSpoutAdapter, LeaseSpout[Any]):
+    """An `AsyncLeaseSpout` as a `LeaseSpout`. Its calls are made in order, too; `next` is never called."""
+
+    def __init__(self, spout: AsyncLeaseSpout[Any], loop: SpoutLoop, idle_wait_s: float) -> None:
+        super().__init__(spout, loop, idle_wait_s)
+        self._leases = spout
+
+    def next(self) -> Any:
+        """See `LeaseSpout.next`."""
+        return LeaseSpout.next(self)
+
+    def plan(self, max_messages: int) -> int:
+        """See `LeaseSpout`."""
+        self.flush()
+        self.is_asked_first = False
+        planned: int = self._loop.call((self._leases.plan, (max_messages,)))
+        return planned
+
+    def accept(self, leases: Sequence[Lease]) -> Sequence[int]:
+        """See `LeaseSpout`."""
+        places: Sequence[int] = self._loop.call((self._leases.accept, (leases,)))
+        return places
+
+    def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
+        """See `LeaseReader`."""
+        return self._leases.take(max_messages, max_bytes)
+
+    def read(self, taken: bytes) -> Any:
+        """See `LeaseReader`."""
+        return self._leases.read(taken)
 
 
 _END: Any = object()

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.topology.components import Spout
+from tupletree.topology.splits import LeaseSpout
 from tupletree.tracking.message_ids import id_from_plain, message_key
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.records import Acked, AlreadySettled, Died
@@ -68,11 +69,7 @@ class Callbacks:
         self._outages = outages
         self._clock = clock
         self._retold = retold
-        self._delivering_again = {
-            spout.number: spout.spout
-            for spout in spouts
-            if isinstance(spout.spout, AsyncSpoutAdapter) and spout.spout.delivers_again
-        }
+        self._delivering_again = {spout.number: spout.spout for spout in spouts if _delivers_again(spout.spout)}
         self._untold: list[Acked | Died | AlreadySettled] = []
         self._takes_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
         self._flushed = [spout for spout in spouts if type(spout.spout).flush is not Spout.flush]
@@ -192,6 +189,10 @@ def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
         spout.spout.fail(settled.message_id, failure)
 
 
+def _delivers_again(source: Spout[Any]) -> TypeGuard[AsyncSpoutAdapter | LeaseSpout[Any]]:
+    return isinstance(source, LeaseSpout) or (isinstance(source, AsyncSpoutAdapter) and source.delivers_again)
+
+
 def tell_last(directory: StateDirectory, entry: SettleEntry, spouts: Sequence[SpoutTask]) -> None:
     """Make the callbacks of the last settled epoch again: whether they were made is not known after a crash."""
     of = {spout.number: spout.spout for spout in spouts}
@@ -223,7 +224,7 @@ def ask_again(accounts: Accounts, recovered: Recovered, spouts: Sequence[SpoutTa
         awaited = accounts.pending.awaited(task)
         for message_id, failure in awaited:
             spout.spout.fail(message_id, failure)
-        if awaited or (isinstance(spout.spout, AsyncSpoutAdapter) and spout.spout.delivers_again):
+        if awaited or _delivers_again(spout.spout):
             spout.ended = False
             accounts.ended.discard(task)
             for record in recovered.records:

@@ -25,6 +25,7 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Unsendable
 from tupletree.runtimes.spark.format.logged_messages import openings_of
 from tupletree.runtimes.spark.format.program import codecs_of
+from tupletree.runtimes.spark.format.segments import SegmentRow
 from tupletree.runtimes.spark.worker.splits import FRAME_TUPLES, rejection, wrong_class
 from tupletree.texts import json_bytes
 from tupletree.topology.components import Emit, MessageId, Reject, Spout
@@ -50,6 +51,7 @@ class SpoutTask:
     stream carries it or something comes from here to an ordered input: the numbers of `roots`, then, where the stream
     carries it, those of `untracked`. `cut`: by root, the start of messages that are too long.
     `active`: the last that the spout was told. `waiting`: what it gave beyond its limit, and was not taken yet.
+    `taken_bytes`: of what is in segments.
     """
 
     task: Task
@@ -68,6 +70,7 @@ class SpoutTask:
     planned: list[Split] = field(default_factory=list)
     waiting: deque[Emit[Any] | Reject] = field(default_factory=deque)
     fresh: int = 0
+    taken_bytes: int = 0
     position: Any = None
     ended: bool = False
     number: int = -1
@@ -85,6 +88,12 @@ class SpoutTask:
         self.values = [self.values[at] for at in order]
         self.attempts = [self.attempts[at] for at in order]
         self.made = [self.made[at] for at in order]
+
+    def clear(self) -> None:
+        """All of it is in an epoch: only what waits for room stays."""
+        self.ids, self.roots, self.values, self.attempts, self.made = [], [], [], [], []
+        self.rejected, self.cut, self.untracked, self.again, self.fresh = {}, {}, [], [], 0
+        self.taken_bytes = 0
 
     @property
     def buffered(self) -> int:
@@ -177,9 +186,12 @@ class EpochFrameMaker:
         return found
 
     def _sendable(self, spout: SpoutTask, failures: dict[int, Failure]) -> tuple[list[Any], list[Root]]:
-        """What goes to bolts: everything but what the source rejected."""
+        """What goes to bolts from here: not what the source rejected, and what is in segments."""
         values: list[Any] = spout.values
         roots: list[Root] = list(spout.roots)
+        if spout.taken_bytes:
+            kept = [(value, root) for value, root in zip(values, roots, strict=True) if type(value) is not SegmentRow]
+            values, roots = [value for value, _ in kept], [root for _, root in kept]
         if spout.rejected:
             kept = [(value, root) for value, root in zip(values, roots, strict=True) if root not in spout.rejected]
             values, roots = [value for value, _ in kept], [root for _, root in kept]

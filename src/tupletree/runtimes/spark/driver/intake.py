@@ -7,6 +7,7 @@ durable before Spark can see it, so an epoch can be read again exactly as it was
 from __future__ import annotations
 
 import logging
+import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -24,11 +25,13 @@ from tupletree.errors import ConnectorError, EndOfInput, UnusableDataError, is_o
 from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
 from tupletree.runtimes.spark.driver.epoch_size import EpochSize
+from tupletree.runtimes.spark.driver.lease_planner import LeasePlanner, TakenRows, place_taken, rows_of
 from tupletree.runtimes.spark.driver.split_planner import SplitPlanner
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
 from tupletree.runtimes.spark.format.inputs import inputs_of
 from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
+from tupletree.runtimes.spark.format.segments import SegmentRow
 from tupletree.runtimes.spark.format.split_messages import readers_of
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.epoch_order import KeyTable
@@ -39,7 +42,7 @@ from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
 from tupletree.topology.components import Emit, MessageId, Reject
 from tupletree.topology.limits import max_pending
-from tupletree.topology.splits import SplitSpout
+from tupletree.topology.splits import LeaseSpout, SplitSpout
 from tupletree.tracking.key_lines import ANY
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import Failure
@@ -56,6 +59,7 @@ class Intake:
 
     `answered` holds the numbers of spouts that answered a call of `next` since the run was first started on its state
     directory: what is not available to another one ends the start (`refuse_unavailable`). It is added to.
+    `lease_planner` must be set before a spout is asked whose messages executors take.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Intake:
         outages: Outages | None = None,
         answered: set[int] | None = None,
     ) -> None:
+        self.lease_planner: LeasePlanner | None = None
         self._answered = set() if answered is None else answered
         self._first_asked_s: dict[int, float] = {}
         self._reader_of = readers_of(frame_maker.plan.spec)
@@ -100,8 +105,18 @@ class Intake:
     @property
     def is_full(self) -> bool:
         """Whether the next epoch has reached its limit."""
-        planned_bytes = sum(split.size_bytes for spout in self._spouts.values() for split in spout.planned)
-        return self.buffered >= self.size.messages or planned_bytes >= self.size.max_bytes
+        return self.buffered >= self.size.messages or self._bytes_elsewhere >= self.size.max_bytes
+
+    @property
+    def _bytes_elsewhere(self) -> int:
+        """About how many bytes executors are to read of what is in the buffer."""
+        spouts = self._spouts.values()
+        return sum(spout.taken_bytes + sum(split.size_bytes for split in spout.planned) for spout in spouts)
+
+    @property
+    def oldest_segment(self) -> float:
+        """See `LeasePlanner.oldest`."""
+        return math.inf if self.lease_planner is None else self.lease_planner.oldest(self._spouts.values())
 
     @property
     def has_ended(self) -> bool:
@@ -159,8 +174,8 @@ class Intake:
                 gave_up = self._accounts.give_up_blocked(task, now_s) or gave_up
         return gave_up
 
-    def pull(self) -> bool:
-        """Ask each spout for messages once, as far as the limits allow; whether any came."""
+    def pull(self, epoch: int) -> bool:
+        """Ask each spout for messages once, for this epoch, as far as the limits allow; whether any came."""
         came = False
         for task_id, spout in self._spouts.items():
             if spout.ended or self.is_full or self._room(task_id) <= 0 or self._is_held_up(task_id):
@@ -181,7 +196,7 @@ class Intake:
                     self._answered.add(task_id)
                     self._outages.over(spout.name)
                     continue
-                given = spout.spout.next()
+                given = self._take_leased(spout, epoch) if isinstance(spout.spout, LeaseSpout) else spout.spout.next()
             except EndOfInput:
                 self._answered.add(task_id)
                 self._outages.over(spout.name)
@@ -215,6 +230,17 @@ class Intake:
                 waiting, spout.waiting = spout.waiting, deque()
                 self._take(spout, waiting)
 
+    def _take_leased(self, spout: SpoutTask, epoch: int) -> Sequence[Emit[Any] | Reject]:
+        assert isinstance(spout.spout, LeaseSpout), "others are asked for their next message"
+        assert self.lease_planner is not None, "made without a way to take messages"
+        room = min(self.size.messages - self.buffered, self._room(spout.number))
+        max_bytes = max(1, self.size.max_bytes - self._bytes_elsewhere)
+        given = self.lease_planner.pull(spout, spout.spout, epoch, room, max_bytes)
+        rows = [one.value for one in given if isinstance(one, Emit) and type(one.value) is SegmentRow]
+        if rows:
+            self.size.measured(len(rows), max(1, sum(row.size_bytes for row in rows)))
+        return given
+
     def _is_held_up(self, spout_task: int) -> bool:
         """Whether a message waits that may have any key: nothing later of its spout task could count."""
         if self._ordering is None:
@@ -229,6 +255,9 @@ class Intake:
         return spout_task in self._held_up[1]
 
     def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
+        if isinstance(spout.spout, LeaseSpout):
+            rows = (one.value for one in batch if type(one) is Emit)
+            spout.taken_bytes += sum(row.size_bytes for row in rows if type(row) is SegmentRow)
         ids: list[MessageId] = []
         values: list[Any] = []
         rejected: list[tuple[MessageId, Reject]] = []
@@ -343,6 +372,7 @@ class Intake:
         failures: dict[int, Failure] = {}
         epoch_frames = EpochFrames()
         columns = _Columns()
+        taken: list[TakenRows] = []
         # The first numbers of an epoch are those of the rows that were planned (`SplitMessages.places_of`).
         planned = sum(split.rows for spout in self._spouts.values() for split in spout.planned)
         numbers = Numbers(wire.first_number(epoch) + planned)
@@ -360,34 +390,37 @@ class Intake:
             if is_ordered:
                 spout.made += numbers.take(len(spout.untracked))
             header.unsendable += self._frame_maker.add_frames(epoch, spout, failures, epoch_frames)
+            taken += rows_of(spout)
             # Everything pulled is in this epoch, so the present position is the one after it.
             spout.position = spout.spout.snapshot()
             if spout.position is not None and task_id in self._answered:
                 self._accounts.positions[task_id] = spout.position
             if spout.ended:
                 self._accounts.ended.add(task_id)
-            spout.ids, spout.roots, spout.values, spout.attempts, spout.made = [], [], [], [], []
             with self._accounts.lock:
-                self._accounts.pending.cut(spout.cut)
-            spout.rejected, spout.cut, spout.untracked, spout.again, spout.fresh = {}, {}, [], [], 0
+                self._accounts.pending.put_values(spout.cut)
+            spout.clear()
         self._split_planner.place(self._spouts.values(), header)
+        place_taken(taken, header, self._frame_maker.plan)
         header.positions = {task: reversible(one) for task, one in self._accounts.positions.items()}
         header.ended = sorted(self._accounts.ended)
         messages, section = columns.encode()
-        sections = self._sections(header, messages, section, epoch_frames)
-        logged = LoggedMessages(messages, header, epoch_frames.openings(np.frombuffer(columns.roots, np.uint64)))
+        sections = self._sections(header, messages, section, epoch_frames, sum(one.size_bytes for one in taken))
+        openings = epoch_frames.openings(np.frombuffer(columns.roots, np.uint64))
+        segments = None if self.lease_planner is None else self.lease_planner.segments
+        logged = LoggedMessages(messages, header, openings, segments=segments)
         inputs = inputs_of(header, logged, self._reader_of)
         with self._accounts.lock:
             self._accounts.log(epoch, inputs)
         return EpochRecord(header, inputs, columns.retried(), failures), sections
 
     def _sections(
-        self, header: EpochHeader, messages: Messages, section: bytes, epoch_frames: EpochFrames
+        self, header: EpochHeader, messages: Messages, section: bytes, epoch_frames: EpochFrames, elsewhere: int
     ) -> list[bytes]:
         header.messages, header.messages_length = len(messages.ids), len(section)
         sections = epoch_frames.sections(header, section)
         if header.messages:
-            self.size.measured(header.messages, sum(map(len, sections)))
+            self.size.measured(header.messages, sum(map(len, sections)) + elsewhere)
         return sections
 
 

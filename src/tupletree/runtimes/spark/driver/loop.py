@@ -220,7 +220,7 @@ class Loop:
 
     def _pull(self) -> bool:
         with self._pulling.measure("intake"):
-            return self._intake.pull()
+            return self._intake.pull(self._next_epoch)
 
     def _activate(self) -> None:
         """Activate or deactivate the spouts, as `set_active` requested."""
@@ -349,5 +349,11 @@ class Loop:
     def _sweep(self, base: int) -> None:
         with self._parts.accounts.lock:
             needed = {tree.epoch for tree in self._parts.accounts.trees.all()}
-        sweep_epochs(self._parts.directory, base, needed, self._parts.options.history_max_bytes)
+        sweep_epochs(
+            self._parts.directory,
+            base,
+            needed,
+            self._parts.options.history_max_bytes,
+            self._intake.oldest_segment,
+        )
         self.sweep_orphans()

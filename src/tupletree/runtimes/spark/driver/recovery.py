@@ -33,6 +33,7 @@ from tupletree.runtimes.spark.format.entries import (
 from tupletree.runtimes.spark.format.epoch_messages import EpochMessage
 from tupletree.runtimes.spark.format.inputs import inputs_of_log
 from tupletree.runtimes.spark.format.logged_messages import Codecs
+from tupletree.runtimes.spark.format.segments import SegmentReader
 from tupletree.runtimes.spark.format.sidecars import read_waiting
 from tupletree.runtimes.spark.format.split_messages import readers_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory, older_copy
@@ -238,10 +239,11 @@ def _fold(
 
 def adopt_open_trees(directory: StateDirectory, accounts: Accounts, codecs: Codecs, clock: Clock) -> None:
     """Set the messages of trees that are open across epochs in flight again, from the logs of their epochs."""
+    readers = readers_of(accounts.spec), SegmentReader(directory.segments, accounts.spec)
     for epoch in sorted({tree.epoch for tree in accounts.trees.all()}):
         header, body = read_epoch(directory.epochs, epoch, directory.upgrades)
         roots = [tree.root for tree in accounts.trees.all()]
-        for one in inputs_of_log(header, body, codecs, readers_of(accounts.spec)):
+        for one in inputs_of_log(header, body, codecs, *readers):
             for message, value in one.find(one.among(roots)):
                 message.attempt = accounts.trees.attempt_of(message.root)
                 _adopt(message, value, accounts, clock)
@@ -252,15 +254,20 @@ def _readopt(
 ) -> EpochRecord:
     header, body = read_epoch(directory.epochs, epoch, directory.upgrades)
     # Those of a spout that was dropped are never read, also where another one has its name now.
-    header = replace(header, splits=[one for one in header.splits if one.task in accounts.spout_of])
-    inputs = inputs_of_log(header, body, codecs, readers_of(accounts.spec))
+    header = replace(
+        header,
+        splits=[one for one in header.splits if one.task in accounts.spout_of],
+        segments=[one for one in header.segments if one.task in accounts.spout_of],
+    )
+    readers = readers_of(accounts.spec), SegmentReader(directory.segments, accounts.spec)
+    inputs = inputs_of_log(header, body, codecs, *readers)
     for one in inputs:
         one.check_readable()
     if rescaler.is_due(header):
         logged = (message for one in inputs if not one.is_counted for message in one)
         rescaler.reroute(header, body, {message.root: message.task for message in logged})
         header, body = read_epoch(directory.epochs, epoch, directory.upgrades)
-        inputs = inputs_of_log(header, body, codecs, readers_of(accounts.spec))
+        inputs = inputs_of_log(header, body, codecs, *readers)
     sent_again = {one.root for one in header.unsendable if not one.failure.permanent}
     attempts: dict[int, int] = {}
     for one in inputs:

@@ -121,6 +121,11 @@ class Rescaler:
                 for one in header.splits
                 if one.task in given
             ],
+            segments=[
+                msgspec.structs.replace(one, place=one.place % self._plan.readers(one.component))
+                for one in header.segments
+                if one.task in given
+            ],
         )
         for spout in given.values():
             after.unsendable += self._frame_maker.add_frames(header.epoch, spout, failures, epoch_frames)

@@ -15,9 +15,11 @@ from tupletree.runtimes.spark.format.entries import (
     amendment_path,
     epoch_path,
     numbered,
+    read_epoch_header,
     read_settle,
     settle_path,
 )
+from tupletree.runtimes.spark.format.segments import epoch_of_segment
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.publish import remove
 from tupletree.runtimes.spark.worker.crash_markers import sweep_markers
@@ -29,7 +31,7 @@ __all__ = ["sweep_drafts", "sweep_epochs", "sweep_orphans"]
 _EPOCH_IN_NAME = re.compile(r"\d{6}-(\d{8})-\d{3}-")
 
 
-def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history_max_bytes: int) -> None:
+def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history_max_bytes: int, taken: float) -> None:
     """Archive the epochs before a base, and remove their files.
 
     Args:
@@ -37,6 +39,7 @@ def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history
         base: an epoch whose settle entry holds a base; it and all later epochs stay.
         needed: epochs whose log is still needed, because a tree of theirs is open.
         history_max_bytes: the size of the archive; the oldest blocks beyond it are removed.
+        taken: the oldest epoch that is in the name of a segment which a log may come to name.
     """
     epochs = [epoch for epoch in numbered(directory.epochs, ".epoch") if epoch < base and epoch not in needed]
     settled = [epoch for epoch in numbered(directory.settles, ".settle") if epoch < base and epoch not in needed]
@@ -50,7 +53,22 @@ def sweep_epochs(directory: StateDirectory, base: int, needed: set[int], history
     # An entry is removed after its epoch log, never before.
     remove(amendment_path(directory.settles, epoch) for epoch in settled)
     remove(settle_path(directory.settles, epoch) for epoch in settled)
+    sweep_segments(directory, min(base, taken))
     crash_point("sweep.after")
+
+
+def sweep_segments(directory: StateDirectory, before: float) -> None:
+    """Remove segments that no log names: of logs that are gone, and of attempts that were lost.
+
+    Args:
+        directory: the state directory.
+        before: those that an epoch from this one on may still come to name stay.
+    """
+    old = [path for path in directory.segments.glob("*.segment") if epoch_of_segment(path.name) < before]
+    if old:
+        headers = (read_epoch_header(directory.epochs, epoch) for epoch in numbered(directory.epochs, ".epoch"))
+        named = {one.file for header in headers for one in header.segments}
+        remove(path for path in old if path.name not in named)
 
 
 def _archived(directory: StateDirectory, epoch: int) -> ArchivedEpoch:
@@ -101,7 +119,14 @@ def sweep_orphans(
 
 def sweep_drafts(directory: StateDirectory) -> None:
     """Remove half-written files of killed starts. An older start that still runs fails when its draft is gone."""
-    folders = (directory.epochs, directory.settles, directory.dead, directory.history, directory.spools)
+    folders = (
+        directory.epochs,
+        directory.settles,
+        directory.dead,
+        directory.history,
+        directory.spools,
+        directory.segments,
+    )
     for place in (directory.path, *folders, directory.path / "generations"):
         remove(path for path in place.glob("_*") if DRAFT_NAME.fullmatch(path.name))
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tupletree.durable import pack, read_container, read_header, write_once
 from tupletree.runtimes.spark.format.carryover import CarryOver
+from tupletree.runtimes.spark.format.segments import PlannedSegment
 from tupletree.runtimes.spark.format.upgrades import Upgrades
 from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.state.versions import StateFile
@@ -113,6 +114,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
         ended: spout tasks that have no more input.
         frames: (partition, offset, head length, body length) of each frame in the sections.
         splits: pieces of sources that executors read; their rows are messages like those of the first section.
+        segments: where the values of those messages of the first section are that executors took.
     """
 
     epoch: int
@@ -133,6 +135,7 @@ class EpochHeader(msgspec.Struct, kw_only=True):
     ended: list[int] = []
     frames: list[tuple[int, int, int, int]] = []
     splits: list[PlannedSplit] = []
+    segments: list[PlannedSegment] = []
 
 
 class FailedAttempt(msgspec.Struct, array_like=True):
@@ -373,6 +376,7 @@ def _header_of_now(header: EpochHeader, upgrades: Upgrades) -> EpochHeader:
         ticks=list(map(upgrades.today, header.ticks)),
         tasks=upgrades.keyed(header.tasks),
         splits=[replace(one, component=upgrades.today(one.component)) for one in header.splits],
+        segments=[replace(one, component=upgrades.today(one.component)) for one in header.segments],
     )
 
 

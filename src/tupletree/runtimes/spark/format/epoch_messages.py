@@ -153,6 +153,10 @@ class EpochMessages(ABC):
         roots: list[int] = self.roots.tolist()
         return [root for root in roots if root not in left_over] if left_over else roots
 
+    def apart(self, roots: Collection[int]) -> dict[int, Any]:  # noqa: ARG002 - most have none
+        """Root → value, of those that `Pending` has without their values. Reads, and raises, as `find`."""
+        return {}
+
     def adoptions(self, left_over: Iterable[int]) -> list[Adoption]:
         """What `Pending` is to have from now on, of the roots that a run left over. Reads, and raises, as `find`."""
         if not self.is_counted:

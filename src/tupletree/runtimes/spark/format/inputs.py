@@ -8,6 +8,7 @@ from itertools import chain
 from tupletree.runtimes.spark.format.entries import EpochHeader
 from tupletree.runtimes.spark.format.epoch_messages import EpochMessage, EpochMessages
 from tupletree.runtimes.spark.format.logged_messages import Codecs, LoggedMessages
+from tupletree.runtimes.spark.format.segments import SegmentReader
 from tupletree.runtimes.spark.format.split_messages import ReaderOf, SplitMessages
 from tupletree.runtimes.spark.format.wire import PlannedSplit
 
@@ -19,9 +20,11 @@ def inputs_of(header: EpochHeader, logged: LoggedMessages, reader_of: ReaderOf |
     return [logged, SplitMessages.of_log(header, reader_of)] if header.splits else [logged]
 
 
-def inputs_of_log(header: EpochHeader, body: memoryview, codecs: Codecs, reader_of: ReaderOf) -> list[EpochMessages]:
+def inputs_of_log(
+    header: EpochHeader, body: memoryview, codecs: Codecs, reader_of: ReaderOf, segments: SegmentReader
+) -> list[EpochMessages]:
     """The inputs of a logged epoch."""
-    return inputs_of(header, LoggedMessages.of_log(header, body, codecs), reader_of)
+    return inputs_of(header, LoggedMessages.of_log(header, body, codecs, segments), reader_of)
 
 
 def unread_inputs(header: EpochHeader, section: bytes | memoryview) -> list[EpochMessages]:

@@ -1,4 +1,7 @@
-"""Logged messages: they passed through the driver. The log of their epoch has them as columns, and values in frames."""
+"""Logged messages: the driver knows each of them. The log of their epoch has them as columns.
+
+Values are in its frames, if they passed through the driver, and in segments, if executors took them from a broker.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import numpy as np
 
 from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import roots_of
+from tupletree.errors import InternalError
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages, id_from_msgpack
 from tupletree.runtimes.spark.format.epoch_messages import (
@@ -25,6 +29,7 @@ from tupletree.runtimes.spark.format.epoch_messages import (
     EpochMessages,
     StoredPayload,
 )
+from tupletree.runtimes.spark.format.segments import SegmentReader
 from tupletree.topology.components import MessageId
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.message_ids import id_from_plain
@@ -43,7 +48,8 @@ class LoggedMessages(EpochMessages):
         columns: the messages.
         header: of the log; None where no run works on them.
         openings: see `EpochMessages`; None: they are found in the frames.
-        frames: None where nobody asks for values: while they are in the driver, `Pending` has these.
+        frames: None where nobody asks for their values: while they are in the driver, `Pending` has these.
+        segments: reads values that are in segments; None where nobody asks for them.
     """
 
     is_counted: ClassVar[bool] = False
@@ -54,21 +60,26 @@ class LoggedMessages(EpochMessages):
         header: EpochHeader | None = None,
         openings: Entries | None = None,
         frames: LogFrames | None = None,
+        segments: SegmentReader | None = None,
     ) -> None:
         self.roots = np.frombuffer(columns.roots, dtype=np.uint64)
         self._columns = columns
         self._header = header
         self._openings = openings
         self._frames = frames
+        self._segment_reader = segments
+        self._segments = header.segments if header is not None else []
         self._id_from = id_from_plain if columns.ids_are_plain else id_from_msgpack
         self._stored_ids: dict[int, Any] | None = None
         self._by_root: np.ndarray[Any, np.dtype[np.intp]] | None = None
 
     @classmethod
-    def of_log(cls, header: EpochHeader, body: memoryview, codecs: Codecs) -> LoggedMessages:
+    def of_log(
+        cls, header: EpochHeader, body: memoryview, codecs: Codecs, segments: SegmentReader | None = None
+    ) -> LoggedMessages:
         """Those of an epoch's log: its header and sections."""
         columns = _messages.decode(body[: header.messages_length])
-        return cls(columns, header, frames=LogFrames(header, body, codecs))
+        return cls(columns, header, frames=LogFrames(header, body, codecs), segments=segments)
 
     @classmethod
     def of_section(cls, section: bytes | memoryview) -> LoggedMessages:
@@ -77,7 +88,7 @@ class LoggedMessages(EpochMessages):
 
     @property
     def openings(self) -> Entries:
-        """See `EpochMessages`."""
+        """See `EpochMessages`. Of those in segments the stage that reads them makes the edges."""
         if self._openings is None:
             assert self._frames is not None, "made for those who look, and given to a run"
             self._openings = self._frames.openings(self.roots)
@@ -85,14 +96,14 @@ class LoggedMessages(EpochMessages):
 
     def has_work(self, left_out: Collection[int]) -> bool:
         """See `EpochMessages`."""
-        if self._header is None or not self._header.frames:
+        if self._header is None or not (self._header.frames or self._segments):
             return False
         return bool(self._header.untracked) or any(root not in left_out for root in self.roots.tolist())
 
     def worked(self, left_out: Collection[int]) -> list[int]:
         """See `EpochMessages`."""
         roots, xor = self.openings
-        without_edges = set(roots[xor == 0].tolist())
+        without_edges = set(roots[xor == 0].tolist()).difference(self._taken)
         return [root for root in self.roots.tolist() if root not in left_out and root not in without_edges]
 
     @property
@@ -140,11 +151,22 @@ class LoggedMessages(EpochMessages):
         wanted = {*roots}
         return [root for root in self.roots.tolist() if root in wanted]
 
+    @cached_property
+    def _taken(self) -> frozenset[int]:
+        """Roots whose values are in segments."""
+        return frozenset(root for one in self._segments for root in array("Q", one.roots))
+
     def check_read(self, read: Collection[int]) -> None:
-        """See `EpochMessages`: a frame that no stage took leaves its roots open."""
+        """See `EpochMessages`: a frame that no stage took leaves its roots open, a segment would not."""
+        for one in self._segments:
+            if one.ordinal not in read:
+                raise InternalError("a segment was not read", where=one.component, got=one.file)
 
     def check_readable(self) -> None:
-        """See `EpochMessages`: a log can always be read."""
+        """See `EpochMessages`: frames can always be read."""
+        for one in self._segments:
+            assert self._segment_reader is not None, "made without a way to read"
+            self._segment_reader.reader(one.component)
 
     def id_of(self, root: int) -> MessageId | None:
         """See `EpochMessages`."""
@@ -169,14 +191,23 @@ class LoggedMessages(EpochMessages):
         """See `EpochMessages`."""
         if not roots:
             return []
-        assert self._frames is not None, "made without values, and asked for them"
         wanted = {*roots}
-        values = self._frames.values()
+        values = self.apart(wanted)
+        if not values.keys() >= wanted:
+            assert self._frames is not None, "made without values, and asked for them"
+            values = {**self._frames.values(), **values}
         return [(one, values.get(one.root, NOT_LOGGED)) for one in self if one.root in wanted]
 
     def for_runs(self) -> LoggedMessages:
         """See `EpochMessages`."""
-        return LoggedMessages(self._columns, self._header, self.openings)
+        return LoggedMessages(self._columns, self._header, self.openings, segments=self._segment_reader)
+
+    def apart(self, roots: Collection[int]) -> dict[int, Any]:
+        """See `EpochMessages`: those in segments."""
+        if not self._segments or not roots:
+            return {}
+        assert self._segment_reader is not None, "made without a way to read"
+        return self._segment_reader.values(self._segments, roots)
 
 
 class LogFrames:

@@ -28,7 +28,7 @@ from tupletree.runtimes.spark.format.carryover import CarryOver
 from tupletree.runtimes.spark.format.spool import file_sink_of
 from tupletree.state.versions import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
-from tupletree.topology.splits import SplitSpout
+from tupletree.topology.splits import is_read_on_executors
 
 __all__ = ["EpochControl", "Program", "load_program", "pack_program", "unsendable"]
 
@@ -205,7 +205,7 @@ def refuse_unlike(driver: Mapping[str, str]) -> None:
 def _as_sent(spec: TopologySpec, component: ComponentSpec) -> ComponentSpec:
     match component.kind:
         case "spout":
-            return component if isinstance(component.body, SplitSpout) else replace(component, body=None)
+            return component if is_read_on_executors(component.body) else replace(component, body=None)
         case "sink":
             return replace(component, body=file_sink_of(spec, component))
         case _:

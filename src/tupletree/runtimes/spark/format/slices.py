@@ -15,6 +15,7 @@ from tupletree.durable import read_header
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader
+from tupletree.runtimes.spark.format.segments import encode_segment
 
 __all__ = ["EpochSlice", "empty_slices", "rows_of_slice", "slices_of"]
 
@@ -27,12 +28,14 @@ class EpochSlice(msgspec.Struct, array_like=True):
         frames: (place, offset in the file, length of the head, length of the body) of each frame.
         splits: (place, head of a `SPLIT` row) of each piece of a source that this partition reads.
         wakes: the place that a `WAKE` row names; -1 for none.
+        segments: (place, head of a `SEGMENT` row) of messages that executors took, and this partition reads.
     """
 
     path: str = ""
     frames: list[tuple[int, int, int, int]] = []
     splits: list[tuple[int, bytes]] = []
     wakes: int = -1
+    segments: list[tuple[int, bytes]] = []
 
 
 def slices_of(path: Path, plan: Plan, *, wakes: bool) -> list[EpochSlice]:
@@ -60,6 +63,9 @@ def slices_of(path: Path, plan: Plan, *, wakes: bool) -> list[EpochSlice]:
     for planned in header.splits:
         place = planned.place % plan.readers(planned.component) if is_moved else planned.place
         slices[place % partitions].splits.append((place, wire.encode_split(planned)))
+    for segment in header.segments:
+        place = segment.place % plan.readers(segment.component) if is_moved else segment.place
+        slices[place % partitions].segments.append((place, encode_segment(segment)))
     return slices
 
 
@@ -74,6 +80,8 @@ def rows_of_slice(part: EpochSlice) -> Iterator[wire.Row]:
         yield part.wakes, wire.WAKE, b"", b""
     for place, head in part.splits:
         yield place, wire.SPLIT, head, b""
+    for place, head in part.segments:
+        yield place, wire.SEGMENT, head, b""
     if not part.frames:
         return
     with Path(part.path).open("rb") as file:

@@ -93,6 +93,7 @@ class StateDirectory:
         self.history = path / "history"
         self.spools = path / "spools"
         self.marks = path / "marks"
+        self.segments = path / "segments"
         for folder in (
             self.epochs,
             self.settles,
@@ -102,6 +103,7 @@ class StateDirectory:
             self.history,
             self.spools,
             self.marks,
+            self.segments,
         ):
             private_folder(folder)
 

@@ -35,6 +35,7 @@ __all__ = [
     "LEDGER",
     "NO_ROOTS",
     "OUTPUT",
+    "SEGMENT",
     "SPLIT",
     "STATE",
     "STATS",
@@ -86,6 +87,7 @@ SPLIT: Final = 10  # a piece of a source that this partition is to read
 UNREADABLE: Final = 11  # why a piece could not be read
 UNSTORABLE: Final = 9  # a component whose state cannot be stored as this run left it
 ARRIVED: Final = 12  # which messages had which keys at a component with an ordered input
+SEGMENT: Final = 14  # messages in a segment that this partition is to read
 BEHIND: Final = 13  # roots that such a component did not work on, because they are behind something that waits
 
 FRAME_BYTES = 16 * 1024 * 1024
@@ -211,7 +213,7 @@ class StatsReport(msgspec.Struct, array_like=True):
         extended: roots whose timeout was renewed.
         late: component → tuples that came too late for its windows or joins.
         watermarks: task → how far event time has come there, microseconds since the Unix epoch.
-        read: the splits that were read, by their ordinals.
+        read: the splits and segments that were read, by their ordinals.
         strays: tuples of no message that failed.
         outages: component → roots that it could not work on because of an outage, and what its last call raised.
         work: bolt → tuples that its calls took, and how long.

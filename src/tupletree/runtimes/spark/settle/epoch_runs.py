@@ -137,6 +137,10 @@ class EpochRuns:
             self._met_crashes = True
         left_over = settlement.left_over | chosen.rows.roots()
         adoptions = [adoption for one in record.inputs for adoption in one.adoptions(left_over)]
+        values = {root: value for one in record.inputs for root, value in one.apart(left_over).items()}
+        if values:
+            with accounts.lock:
+                accounts.pending.put_values(values)
         pause_s = self._note_outages(settlement, reports)
         return CountedRun(settlement, reports, roots, chosen, adoptions, pause_s, dropped)
 

@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
+from tupletree.runtimes.spark.format.segments import Taken, TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.session import partitions_of, refuse_unsuited
 from tupletree.runtimes.spark.settle.spark_job import SparkJobs
 from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.shared_session import SESSIONS
-from tupletree.runtimes.spark.worker.stage_function import StageFunction
+from tupletree.runtimes.spark.worker.stage_function import StageFunction, TakeFunction
 
 __all__ = ["Backend", "PlanRunner", "Report", "SparkBackend", "SparkPlanRunner"]
 
@@ -41,6 +44,12 @@ class PlanRunner(Protocol):
         Returns the rows of the last stage. An exception means that this execution failed, not a message.
         All that comes back is from one execution of each stage, never a mixture of two. Where the control says that it
         resumes, `traceless_stages` need not be executed again after the last run of the same epoch.
+        """
+
+    def take(self, requests: Sequence[TakeRequest]) -> list[Taken]:
+        """Have executors take messages from brokers, one task for each request; called by the loop's thread.
+
+        An exception means that a task was lost too often: what it took is delivered again.
         """
 
     def cancel(self) -> None:
@@ -158,6 +167,14 @@ class SparkPlanRunner:
         self._context.setLocalProperty("callSite.long", "\n".join(lines))
         self._jobs = SparkJobs(self._context, self._plan.partitions)
         return self._jobs
+
+    def take(self, requests: Sequence[TakeRequest]) -> list[Taken]:
+        """See `PlanRunner`."""
+        context = self._context
+        context.setJobGroup(self._group, f"{self._plan.spec.name}: taking messages", interruptOnCancel=True)
+        packed = [msgspec.msgpack.encode(one) for one in requests]
+        rows = context.parallelize(packed, len(packed)).mapPartitions(TakeFunction(self._blob))
+        return [msgspec.msgpack.decode(one, type=Taken) for one in rows.collect()]
 
     def cancel(self) -> None:
         """See `PlanRunner`."""

@@ -30,6 +30,7 @@ from tupletree.runtimes.spark.format.entries import (
 from tupletree.runtimes.spark.format.epoch_messages import EpochMessage, EpochMessages, StoredPayload
 from tupletree.runtimes.spark.format.inputs import inputs_of_log
 from tupletree.runtimes.spark.format.logged_messages import Codecs
+from tupletree.runtimes.spark.format.segments import SegmentReader
 from tupletree.runtimes.spark.format.split_messages import readers_of
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
@@ -83,6 +84,7 @@ class Publisher:
         self._called = called
         self._redact = redact
         self._reader_of = readers_of(accounts.spec)
+        self._segments = SegmentReader(directory.segments, accounts.spec)
 
     def finish(self, entry: SettleEntry) -> tuple[SettleEntry, list[Died]]:
         """Publish what a settle entry names; returns it with its amendment, and the messages that died only now.
@@ -185,7 +187,7 @@ class Publisher:
 
     def _inputs(self, epoch: int) -> list[EpochMessages]:
         header, body = read_epoch(self._directory.epochs, epoch, self._directory.upgrades)
-        return inputs_of_log(header, body, self._codecs, self._reader_of)
+        return inputs_of_log(header, body, self._codecs, self._reader_of, self._segments)
 
     def _one_died(self, message: EpochMessage, value: Any, failure: Failure, now_s: float) -> Died:
         return Died(

@@ -23,7 +23,7 @@ from tupletree.topology.model import ComponentSpec, StreamSpec
 from tupletree.topology.splits import read_split
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["rejection", "rows_of", "wrong_class"]
+__all__ = ["FRAME_TUPLES", "rejection", "rows_of", "sendable", "wrong_class"]
 
 
 def rows_of(
@@ -50,13 +50,13 @@ def rows_of(
         index += count
         worked = Worked()
         if skip or {*map(type, values)} != {stream.schema.cls}:
-            values, roots, made = _sendable(values, roots, made, stream, fail, skip, worked)
+            values, roots, made = sendable(values, roots, made, stream, fail, skip, worked)
         if values:
             worked.outputs.append(Output(stream.name, values, roots, list(range(1, len(values) + 1)), made=made))
         yield worked
 
 
-def _sendable(
+def sendable(
     values: list[Any],
     roots: list[Root],
     made: Sequence[int],
@@ -65,6 +65,7 @@ def _sendable(
     skip: AbstractSet[int],
     worked: Worked,
 ) -> tuple[list[Any], list[Root], list[int]]:
+    """What goes out of what was read; the failures of the rest are added to `worked`."""
     kept_values: list[Any] = []
     kept_roots: list[Root] = []
     kept_made: list[int] = []

@@ -37,6 +37,7 @@ from tupletree.routing.plan import Task
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.message_names import MessageNames
 from tupletree.runtimes.spark.format.program import EpochControl, Program, control_from, load_program
+from tupletree.runtimes.spark.format.segments import PlannedSegment, decode_segment
 from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.runtimes.spark.worker.crash_markers import Blame, CrashingWorkError, CrashMarker, MarkedPlace
@@ -45,6 +46,7 @@ from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, Outgoing, Queue
 from tupletree.runtimes.spark.worker.joined_frames import join_frames
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.runtimes.spark.worker.ordered_input import OrderedInput
+from tupletree.runtimes.spark.worker.segments import messages_of
 from tupletree.runtimes.spark.worker.sender import Destinations, Sender
 from tupletree.runtimes.spark.worker.sink_writer import SinkTask, takes_columns
 from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer
@@ -138,7 +140,7 @@ class StageRun:
         self._spill_buffer = SpillBuffer(control.stage_memory_bytes)
         self._inbox = Inbox(self._spill_buffer, self._decoder)
         self._outgoing = Outgoing(self._spill_buffer)
-        self._splits: list[tuple[int, wire.PlannedSplit]] = []
+        self._splits: list[tuple[int, wire.PlannedSplit | PlannedSegment]] = []
         self._left_out = set(wire.unpack_roots(control.left_out).tolist())
         self._failures: dict[int, Failure] = {}
         self._skip: set[int] = set(self._left_out)
@@ -190,8 +192,9 @@ class StageRun:
                     slot = self._spill_buffer.put(head, body)
                     self._inbox.add(known.task, QueuedFrame(known.source, known.sequence, None, slot))
                     continue
-            elif kind == wire.SPLIT:
-                planned = wire.decode_split(memoryview(head))
+            elif kind in {wire.SPLIT, wire.SEGMENT}:
+                decode = wire.decode_split if kind == wire.SPLIT else decode_segment
+                planned = decode(memoryview(head))
                 if planned.component in self._stage.components:
                     self._splits.append((place, planned))
                     continue
@@ -211,14 +214,26 @@ class StageRun:
             sender.number_from((planned.ordinal + 1) << 32)
             fail = FailureMaker(component.name, task.task_id)
             try:
-                for worked in rows_of(planned, component, fail, self._left_out):
-                    sender.ordering.number_rows(worked, self._first_number(planned))
+                for worked, first_number in self._read(planned, component, fail):
+                    sender.ordering.number_rows(worked, first_number)
                     self._carry_out(worked, component, sender)
                     yield from self._outgoing.take()
             except TupletreeError as error:
                 self._put(wire.UNREADABLE, wire.encode_report(wire.Unreadable.of(error, component.name)))
                 return
             self._stats.read.append(planned.ordinal)
+
+    def _read(
+        self, planned: wire.PlannedSplit | PlannedSegment, component: ComponentSpec, fail: FailureMaker
+    ) -> Iterator[tuple[Worked, int]]:
+        """What a piece has, each with the number to which the positions of its outputs are added."""
+        if isinstance(planned, wire.PlannedSplit):
+            for worked in rows_of(planned, component, fail, self._left_out):
+                yield worked, self._first_number(planned)
+        else:
+            directory = Path(self._control.epochs_directory).parent / "segments"
+            for worked in messages_of(planned, directory, component, fail, self._left_out):
+                yield worked, 0
 
     def _first_number(self, planned: wire.PlannedSplit) -> int:
         """The number of the first row of a piece: as `SplitMessages` has it, if the row is tracked."""

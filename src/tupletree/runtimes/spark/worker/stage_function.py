@@ -12,14 +12,17 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from typing import Any
 
 import msgspec
 
 from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.segments import TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
+from tupletree.runtimes.spark.worker.taking import take
 
-__all__ = ["StageFunction"]
+__all__ = ["StageFunction", "TakeFunction"]
 
 _tasks = count(1)
 """Of this worker process."""
@@ -52,14 +55,7 @@ class StageFunction:
 
     def __call__(self, partition: int, items: Iterable[bytes]) -> Iterator[bytes]:
         """The rows of one partition. Called by Spark in a worker process, once for each attempt of the task."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None, "a stage runs only inside a Spark task"
-        if threading.current_thread() is threading.main_thread():
-            # Ctrl-C reaches every process of the terminal. The driver drains then, and needs its workers for that.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _keep_collections_short()
+        context = _begin()
         identity = TaskIdentity(partition, context.attemptNumber(), context.taskAttemptId())
         rows: Iterable[wire.Row] = map(wire.unpack_row, items)
         if self._slices:
@@ -69,6 +65,36 @@ class StageFunction:
             if not self._is_last:
                 yield (row[0] % self._partitions).to_bytes(8, "big")
             yield wire.pack_row(row)
+
+
+class TakeFunction:
+    """What Spark runs for a request to take messages: encoded requests in, encoded `Taken`s out.
+
+    Args:
+        blob: the program, as `pack_program` made it.
+    """
+
+    def __init__(self, blob: bytes) -> None:
+        self._blob = blob
+
+    def __call__(self, items: Iterable[bytes]) -> Iterator[bytes]:
+        """Called by Spark in a worker process, once for each attempt of the task."""
+        unique = _begin().taskAttemptId()
+        for item in items:
+            yield take(self._blob, msgspec.msgpack.decode(item, type=TakeRequest), unique)
+
+
+def _begin() -> Any:
+    """The context of this attempt of a task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "a stage runs only inside a Spark task"
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C reaches every process of the terminal. The driver drains then, and needs its workers for that.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _keep_collections_short()
+    return context
 
 
 def _keep_collections_short() -> None:

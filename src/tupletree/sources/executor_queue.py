@@ -1,0 +1,96 @@
+"""A queue whose messages executors lease: their bodies do not pass through Spark's driver, which settles them.
+
+Owns what executors do for it. What is out, and what the broker is still to be told, is a `BrokerSpout`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from tupletree.errors import ConfigError, ConnectorError, EndOfInput
+from tupletree.queues.leasing import leasing_from
+from tupletree.queues.messages import Delivery, Message
+from tupletree.sources.broker_spout import BrokerSpout
+from tupletree.topology.components import Reject
+from tupletree.topology.splits import AsyncLeaseSpout, Lease
+
+__all__ = ["ExecutorQueueSpout"]
+
+T = TypeVar("T")
+
+
+class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
+    """See `queue`, with `read_on="executors"`. Where nothing calls `plan` it is a `BrokerSpout` like any other."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As it was made: executors get it also after it was opened."""
+        return partial(type(self), **self._settings), (self._url, self.message_type, self._body)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        names = ("follow", "prefetch", "lease_s", "max_deliveries", "ordered")
+        return {name: getattr(self, f"_{name}") for name in names}
+
+    async def plan(self, max_messages: int) -> int:
+        """See `LeaseSpout.plan`."""
+        queue = self._connected()
+        if not (self._can.ack_anywhere and self._can.leases_survive):
+            raise ConfigError(
+                "executors cannot lease from this broker: only the connection that took a message can settle it",
+                where=self.shown,
+                expected="the embedded queue, Redis or NATS",
+                next_step='leave out read_on="executors": then the driver leases',
+            )
+        depth = await self._in_thread(queue.depth)
+        out = 0 if "leased" in self._can.states else len(self._out)
+        count = min(max_messages, depth.ready - out)
+        if count <= 0 and not self._follow and await self._is_over(queue):
+            raise EndOfInput
+        return max(0, count)
+
+    async def accept(self, leases: Sequence[Lease]) -> Sequence[int]:
+        """See `LeaseSpout.accept`."""
+        new = []
+        for at, lease in enumerate(leases):
+            delivery = Delivery(
+                message=Message(id=lease.message_id),
+                handle=lease.handle,
+                deliveries=lease.deliveries,
+                lease_s=self._lease_s,
+                published_s=lease.published_s,
+            )
+            if self._is_new(delivery):
+                new.append(at)
+        if len(new) < len(leases):
+            await self.flush()
+        return new
+
+    def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
+        """See `LeaseReader.take`."""
+        taken: list[tuple[Lease, bytes]] = []
+        with leasing_from(self._url, ordered=self._ordered) as queue:
+            while max_messages > len(taken) and max_bytes > 0:
+                limit = min(self._prefetch, max_messages - len(taken))
+                try:
+                    deliveries = queue.lease(limit, lease_s=self._lease_s, max_bytes=max_bytes)
+                except ConnectorError:
+                    if not taken:
+                        raise
+                    break
+                for one in deliveries:
+                    max_bytes -= len(one.message.body)
+                    lease = Lease(one.message.id, one.handle, one.deliveries, one.published_s)
+                    taken.append((lease, msgspec.msgpack.encode(one)))
+                if len(deliveries) < limit:
+                    break
+        return taken
+
+    def read(self, taken: bytes) -> T | Reject:
+        """See `LeaseReader.read`."""
+        if not hasattr(self, "_decode"):  # a copy that was never opened
+            self._decode = self._decoder()
+        return self._value_of(msgspec.msgpack.decode(taken, type=Delivery))
