@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tupletree.bolts.effects import TaskPlace
 from tupletree.queues import Delivery, Failure, Message, Queue, open_queue
 from tupletree.queues.sqlite import SqliteBroker
+from tupletree.queues.sqlite.file import QueueFile
 from tupletree.sources import queue
 
 CONTEXT = TaskPlace("t", "orders", 1, 0, 1)
@@ -23,7 +24,12 @@ Limited = Callable[[bool], None]
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Limited:
-    """Makes brokers say that they may forget acks; and whether an id that is known is stored again."""
+    """Makes brokers say that they may forget acks; and whether an id that is known is stored again.
+
+    As servers do, they give the same time of publishing each time: the embedded queue's is by a clock of the host,
+    which it reads again for each lease.
+    """
+    monkeypatch.setattr(QueueFile, "unix_s", lambda _, at_ms: at_ms / 1000)
 
     def make_so(knows_ids: bool) -> None:
         made = SqliteBroker.__init__
