@@ -1,4 +1,4 @@
-"""Further runs of an epoch: what they do not repeat, and what a run that cannot count does not write."""
+"""Further runs of an epoch: what they do not repeat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from tests.spark.conftest import SPARK_NIGHTLY, RunTopology
 from tests.spark.counting import Count, Word
@@ -20,7 +19,6 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.run import stored_state
 from tupletree.runtimes.spark.format.entries import numbered, read_settle
 from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
-from tupletree.runtimes.spark.worker.sink_writer import SinkTask
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources.text import Line
 
@@ -101,33 +99,6 @@ def test_a_further_run_starts_from_what_stages_without_a_trace_have_sent(
     calls = tmp_path / "calls"
     assert sum(runs := run(str(calls), tmp_path, run_topology)) == len(runs) + 3
     assert calls.stat().st_size == LINES + 3, "once for each attempt"
-
-
-def test_rows_of_a_run_that_is_known_not_to_count_are_not_written(
-    tmp_path: Path, run_topology: RunTopology, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, written = SinkTask.write, []
-
-    def write(self: SinkTask, task_index: int, fail: Any) -> Any:
-        written.append(self.rows)
-        return real(self, task_index, fail)
-
-    monkeypatch.setattr(SinkTask, "write", write)
-    runs = run(str(tmp_path / "unwritten"), tmp_path, run_topology)
-    rows = 3 * LINES
-    assert max(runs) == 2
-    assert rows < sum(written) < 1.6 * rows, "a partition without a failure does not know"
-    written.clear()
-    (tmp_path / "other").mkdir()
-    name = str(tmp_path / "kept")
-    TANKS[name] = Tank(TEXTS, allowed=LINES)
-    run_topology(
-        topology(name, tmp_path / "other" / "out"),
-        tmp_path / "other" / "state",
-        epoch_max_messages=20,
-        state_guarantee="at_least_once",
-    )
-    assert sum(written) > rows, "every run counts, also for what did not fail of a message that did"
 
 
 def stages_of(first: Any, *, by: str = "") -> int:

@@ -210,7 +210,7 @@ def test_so_they_do_with_every_kind_of_bolt(tmp_path: Path, run_topology: RunTop
     )
 
     assert (summary.emitted, summary.open) == (LINES, 0)
-    assert summary.failed > 40
+    assert summary.failed > 10, "calls that fail at random are repeated, but not before that has helped once"
     acked = [TEXTS[number - 1] for number in tank.acked if isinstance(number, int)]
     assert len(acked) == summary.acked == LINES - summary.dead
     expected = Counter(" ".join(acked).split())

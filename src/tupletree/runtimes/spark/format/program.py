@@ -67,7 +67,6 @@ class EpochControl(msgspec.Struct, kw_only=True):
         one_host: whether all attempts of a task run on one host.
         calls: how often a call of a bolt is made while it raises, before its tuples fail.
         resumes: frames of `traceless_stages` may be those of the run before, where the plan's runner still has them.
-        exact_state: a run in which a root failed after it touched state does not count.
         more_calls: bolt → the same, where that is more.
         expects_crashes: messages are tried again, and some message of this start has crashed its workers.
         stage_memory_bytes: what a partition holds of frames, and of rows for a sink, until it spills them.
@@ -111,7 +110,6 @@ class EpochControl(msgspec.Struct, kw_only=True):
     expects_crashes: bool = False
     calls: int = 1
     resumes: bool = False
-    exact_state: bool = False
     more_calls: dict[str, int] = {}
     stage_memory_bytes: int = 128 * 2**20
     call_max_bytes: int = 4 * 2**30

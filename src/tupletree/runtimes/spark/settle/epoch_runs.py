@@ -231,7 +231,6 @@ class EpochRuns:
             execution=settlement.broken,
             calls=self._call_counts.of_run(settlement.runs),
             resumes=settlement.resumes,
-            exact_state=settlement.exact_state,
             more_calls=self._call_counts.of_bolts(settlement.runs),
             expects_crashes=self._met_crashes and bool(accounts.trees.attempts or record.attempts),
             stage_memory_bytes=self._options.stage_memory_bytes,

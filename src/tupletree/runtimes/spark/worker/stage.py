@@ -607,11 +607,9 @@ class StageRun:
         worked = self._stats.worked
         part = 0
         sink = SinkTask(component, directory, name, part, self._names.ids_of)
-        is_lost = self._cannot_count()
         for frame in frames:
             kept = without(frame, self._skip) if self._skip else frame
-            if not is_lost:
-                sink.take(kept)
+            sink.take(kept)
             self._edges.taken(kept)
             worked[component.name] = worked.get(component.name, 0) + kept.size
             if sink.weight >= control.stage_memory_bytes and sink.may_be_cut:
@@ -620,13 +618,6 @@ class StageRun:
                 part += 1
                 sink = SinkTask(component, directory, name, part, self._names.ids_of)
         self._write_candidate(sink, task, fail)
-
-    def _cannot_count(self) -> bool:
-        """Whether it is known here that this run does not count, so that its rows need not be written."""
-        if not (self._control.exact_state and self._failures and self._touched):
-            return False
-        failed = np.array([*self._failures], dtype=np.uint64)
-        return any(bool(np.isin(failed, touched).any()) for touched in self._touched)
 
     def _write_candidate(self, sink: SinkTask, task: Task, fail: wire.FailRoot) -> None:
         report = sink.write(task.index, fail)
