@@ -209,7 +209,7 @@ def test_a_spout_can_be_sent_to_executors_as_it_was_made() -> None:
 
 
 @pytest.mark.parametrize("is_forgotten", [True, False], ids=["forgotten", "refused"])
-def test_an_ack_that_its_broker_forgot_or_refused_is_told_again_and_only_a_refused_one_is_untold(
+def test_an_ack_that_its_broker_forgot_or_refused_is_told_again_and_only_a_refused_one_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_forgotten: bool
 ) -> None:
     """The time of publishing comes with the lease: without it what was forgotten would be worked again."""
@@ -240,16 +240,16 @@ def test_an_ack_that_its_broker_forgot_or_refused_is_told_again_and_only_a_refus
         with open_queue(url) as orders:
             orders.publish([Message(id="order-0")])
             assert await places() == [0]
-            assert [*spout.untold()] == []
+            assert [*spout.not_told()] == []
             monkeypatch.setattr(SqliteBroker, "ack", take_none)
             spout.ack("order-0")
-            assert [*spout.untold()] == ["order-0"]
+            assert [*spout.not_told()] == ["order-0"]
             await spout.flush()
-            assert [*spout.untold()] == ([] if is_forgotten else ["order-0"])
+            assert [*spout.not_told()] == ([] if is_forgotten else ["order-0"])
             monkeypatch.setattr(SqliteBroker, "ack", acked)
             orders.fail([Failure(handle=handles[0])])  # as if its lease had ended
             assert await places() == []
-            assert [*spout.untold()] == []
+            assert [*spout.not_told()] == []
             assert orders.depth().open == 0
         await spout.close()
 

@@ -217,7 +217,7 @@ class Leased(LeaseSpout[Note]):
                 new.append(at)
         return new
 
-    def untold(self) -> list[MessageId]:
+    def not_told(self) -> list[MessageId]:
         return [str(number) for number in self.late]
 
     def ack(self, message_id: MessageId) -> None:

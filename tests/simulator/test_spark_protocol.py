@@ -238,7 +238,7 @@ def test_a_log_that_names_a_segment_which_is_not_durable_is_caught(
 def test_a_message_that_is_forgotten_before_its_source_knows_what_became_of_it_is_caught(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Leased, "untold", lambda _self: ())
+    monkeypatch.setattr(Leased, "not_told", lambda _self: ())
     assert "twice" in caught(place, "leased")
 
 

@@ -163,7 +163,7 @@ class LeasedLines(LeaseSpout[Line]):
 
     def open(self, context: TaskContext) -> None:
         self._out: set[int] = set()
-        self._untold: set[MessageId] = set()
+        self._not_told: set[MessageId] = set()
 
     def plan(self, max_messages: int) -> int:
         settled = {number for _, number in heard(self.folder)}
@@ -183,8 +183,8 @@ class LeasedLines(LeaseSpout[Line]):
         self._out.update(int(lease.message_id) for lease in leases)
         return new
 
-    def untold(self) -> set[MessageId]:
-        return self._untold
+    def not_told(self) -> set[MessageId]:
+        return self._not_told
 
     def read(self, taken: bytes) -> Line:
         number, _, text = taken.decode().partition(" ")
@@ -199,9 +199,9 @@ class LeasedLines(LeaseSpout[Line]):
     def _settle(self, what: str, message_id: MessageId) -> None:
         if int(str(message_id)) in self._out:
             _note(self.folder, what, ("", int(str(message_id))))
-            self._untold.discard(message_id)
+            self._not_told.discard(message_id)
         else:
-            self._untold.add(message_id)
+            self._not_told.add(message_id)
 
     def _count(self) -> int:
         return len((self.folder / "text").read_text().splitlines())

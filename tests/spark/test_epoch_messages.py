@@ -89,7 +89,7 @@ class Taken(LeaseSpout[Number]):
     def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
         return []
 
-    def untold(self) -> list[MessageId]:
+    def not_told(self) -> list[MessageId]:
         return []
 
     def read(self, taken: bytes) -> Number | Reject:

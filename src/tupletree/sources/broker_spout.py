@@ -427,8 +427,8 @@ class BrokerSpout(AsyncSpout[T]):
         if self._acks or self._failures or self._letters:
             await self._tell_broker(self._connected())
 
-    def untold(self) -> Collection[MessageId]:
-        """See `AsyncSpout.untold`: those whose lease was over, until they are delivered again and told."""
+    def not_told(self) -> Collection[MessageId]:
+        """See `AsyncSpout.not_told`: those whose lease was over, until they are delivered again and told."""
         return {*self._settled, *self._acks, *self._letters}
 
     async def _tell_broker(self, queue: Queue) -> None:

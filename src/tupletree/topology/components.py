@@ -191,7 +191,7 @@ class AsyncSpout(Generic[T]):
         """See `Spout.flush`; only called after `ack` or `fail`."""
         return None
 
-    def untold(self) -> Collection[MessageId]:
+    def not_told(self) -> Collection[MessageId]:
         """Messages of which the source does not know what became of them, although `flush` has returned.
 
         It delivers them again: its leases were over, say. On Spark their outcomes are kept until they are not among

@@ -269,8 +269,8 @@ class LeaseSpout(Spout[T], LeaseReader[T]):
         """
 
     @abstractmethod
-    def untold(self) -> Collection[MessageId]:
-        """See `AsyncSpout.untold`: messages whose leases were over before `ack` or `fail`, until they are told."""
+    def not_told(self) -> Collection[MessageId]:
+        """See `AsyncSpout.not_told`: messages whose leases were over before `ack` or `fail`, until they are told."""
 
     def next(self) -> Sequence[Emit[T] | Reject] | None:
         """Take and read here: for runtimes that read nowhere else."""

@@ -84,7 +84,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         idle_wait_s: pause after a `next` that gave None, but for the first one.
 
     Attributes:
-        delivers_again: whether the source says what it could not be told (`AsyncSpout.untold`).
+        delivers_again: whether the source says what it could not be told (`AsyncSpout.not_told`).
         is_asked_first: the source has not answered its first call yet.
         has_answered: it had answered when `next` was called last: without that nothing is known of it.
         on_given: called when an answer came.
@@ -92,7 +92,7 @@ class AsyncSpoutAdapter(Spout[Any]):
 
     def __init__(self, spout: AsyncSpout[Any], loop: SpoutLoop, idle_wait_s: float) -> None:
         self.on_given: Callable[[], None] = _no_listener
-        self.delivers_again = type(spout).untold is not AsyncSpout.untold
+        self.delivers_again = type(spout).not_told is not AsyncSpout.not_told
         self.is_asked_first = True
         self.has_answered = False
         self._spout = spout
@@ -158,10 +158,10 @@ class AsyncSpoutAdapter(Spout[Any]):
         if self._due:
             self._loop.start(_in_order(self._due)).result()
 
-    def untold(self) -> Collection[MessageId]:
-        """See `AsyncSpout.untold`."""
-        untold: Collection[MessageId] = self._loop.call((self._spout.untold, ()))
-        return untold
+    def not_told(self) -> Collection[MessageId]:
+        """See `AsyncSpout.not_told`."""
+        not_told: Collection[MessageId] = self._loop.call((self._spout.not_told, ()))
+        return not_told
 
     def activate(self) -> None:
         """See `AsyncSpout.activate`."""

@@ -70,7 +70,7 @@ class Callbacks:
         self._clock = clock
         self._retold = retold
         self._delivering_again = {spout.number: spout.spout for spout in spouts if _delivers_again(spout.spout)}
-        self._untold: list[Acked | Died | AlreadySettled] = []
+        self._not_told: list[Acked | Died | AlreadySettled] = []
         self._takes_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
         self._flushed = [spout for spout in spouts if type(spout.spout).flush is not Spout.flush]
 
@@ -144,16 +144,16 @@ class Callbacks:
         """Forget messages that their sources know to be over. Others are kept, and looked at again with the next."""
         self.flush()  # confirmed means durable at the source
         delivered = [one for one in told if self._intake.was_delivered(one.spout_task, one.message_id)]
-        untold = {
+        not_told = {
             (number, message_key(message_id))
             for number, source in self._delivering_again.items()
-            for message_id in source.untold()
+            for message_id in source.not_told()
         }
-        before, self._untold = self._untold, []
+        before, self._not_told = self._not_told, []
         with self._accounts.lock:
             for one in [*before, *delivered]:
-                if untold and (one.spout_task, message_key(one.message_id)) in untold:
-                    self._untold.append(one)
+                if not_told and (one.spout_task, message_key(one.message_id)) in not_told:
+                    self._not_told.append(one)
                 else:
                     self._accounts.pending.confirm(one.spout_task, one.message_id)
 

@@ -3,7 +3,7 @@
 What a stage keeps as state, holds, carries on or writes belongs to one run. And of what it sends all that
 came of one message must be known by its root alone: a row that came of several, what an object remembered of earlier
 tuples, and what was emitted unanchored would still have in it what the new run leaves out. Ticks are a trace, too, but
-not every epoch has them, so whoever asks minds those. Pure.
+not every epoch has them, so the caller minds those. Pure.
 
 Never more than one stage: if Spark loses what some of its tasks sent, it executes these again, and bolts need not say
 the same twice. A second stage that had worked what the lost ones sent before would send that on beside the new.
