@@ -10,8 +10,9 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,16 @@ from tupletree.errors import ConfigError, ConnectorError
 from tupletree.queues import Broker, Delivery, Failure, Letter, Message, NotCapableError, Queue, connect, open_queue
 from tupletree.sinks import queue_sink
 from tupletree.sources import queue as queue_source
-from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
+from tupletree.testing.queue_conformance import (
+    SCENARIOS,
+    BrokerUnderTest,
+    NotConformingError,
+    QueueScenario,
+    check,
+)
 
 pytest.importorskip("confluent_kafka")
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tupletree.queues.kafka import member
 from tupletree.queues.kafka.broker import KafkaBroker
@@ -80,8 +87,15 @@ class KafkaQueue(BrokerUnderTest):
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_the_queue_on_kafka_does_all_that_it_says(scenario: QueueScenario, kafka: KafkaCluster) -> None:
-    lease_s = 8.0 if str(scenario).startswith("clocks") else 3.0  # two join while a delay lasts, each for a second
-    assert check(scenario, KafkaQueue(kafka, lease_s)) == CANNOT.get(str(scenario), "held")
+    expected = CANNOT.get(str(scenario), "held")
+    # Time is real: on a busy machine a lease may end between two steps that it should outlast. What is wrong by
+    # itself is wrong with long leases, too. Two that join while a delay lasts take a second each.
+    first_s = 8.0 if str(scenario).startswith("clocks") else 3.0
+    for lease_s in (first_s, 12.0):
+        with suppress(NotConformingError):
+            assert check(scenario, KafkaQueue(kafka, lease_s)) == expected
+            return
+    assert check(scenario, KafkaQueue(kafka, 30.0)) == expected
 
 
 def queue_of(kafka: KafkaCluster, name: str, options: str = ONE) -> Queue:
@@ -111,43 +125,70 @@ def test_no_more_is_leased_when_too_much_is_open_behind_the_first_one(kafka: Kaf
         assert [one.message.id for one in queue.lease(20, wait_s=10)] == [f"m{number}" for number in range(5, 10)]
 
 
-@pytest.mark.parametrize("is_settled", [True, False], ids=["settled in time", "given up"])
+FOUR = "partitions=4&session_s=10"
+"""The mock cluster waits as long as a session, less a second, for members that do not come to a new generation."""
+
+
+@contextmanager
+def sharing(first: Queue, second: Queue) -> Iterator[tuple[list[Delivery], list[Delivery], member.Member]]:
+    """What the first one has leased, its member that is to let partitions go, and, at the end, the other's leases."""
+    first.publish([Message(id=f"m{number}", key=str(number)) for number in range(40)])
+    leased: list[Delivery] = []
+    while len(leased) < 40:
+        leased += first.lease(40, lease_s=600, wait_s=10)
+    others: list[Delivery] = []
+
+    def lease_others() -> bool:
+        """Ask again while the group cannot be joined, as a spout does: on a busy machine it may take long."""
+        with suppress(ConnectorError):
+            others.extend(second.lease(40, lease_s=60, wait_s=20))
+        return bool(others)
+
+    waiting = threading.Thread(target=lambda: until(lease_others, patience_s=150))
+    waiting.start()
+    mine = first.broker._joined[first.name].members[0]  # type: ignore[attr-defined] # of this broker alone
+    until(lambda: any(part.is_leaving for part in mine._parts.values()) or len(mine._parts) < 4, patience_s=150)
+    yield leased, others, mine
+    waiting.join()
+    assert others
+
+
 def test_a_partition_that_goes_to_another_one_waits_for_its_leases(
-    kafka: KafkaCluster, is_settled: bool, monkeypatch: pytest.MonkeyPatch
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The mock cluster waits as long as a session, less a second, for members that do not come to a new generation.
-    name, four = f"drain-{is_settled}", "partitions=4&session_s=10"
-    monkeypatch.setattr(member, "DRAIN_S", 60.0 if is_settled else 0.1)
-    with queue_of(kafka, name, four) as first, queue_of(kafka, name, four) as second:
-        first.publish([Message(id=f"m{number}", key=str(number)) for number in range(40)])
-        leased: list[Delivery] = []
-        while len(leased) < 40:
-            leased += first.lease(40, lease_s=60, wait_s=10)
-        others: list[Delivery] = []
+    monkeypatch.setattr(member, "DRAIN_S", 60.0)
+    expelled: list[member.Member] = []
+    drop_all = member.Member._drop_all
 
-        def lease_others() -> bool:
-            """Ask again while the group cannot be joined, as a spout does: on a busy machine it may take long."""
-            with suppress(ConnectorError):
-                others.extend(second.lease(40, lease_s=60, wait_s=20))
-            return bool(others)
+    def drop(gone: member.Member, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        expelled.append(gone)
+        drop_all(gone, consumer, partitions)
 
-        waiting = threading.Thread(target=lambda: until(lease_others, patience_s=150))
-        waiting.start()
-        members = first.broker._joined[name].members  # type: ignore[attr-defined] # of this broker alone
-        until(lambda: any(part.is_leaving for part in members[0]._parts.values()) or len(members[0]._parts) < 4)
-        if is_settled:
-            assert not first.ack([one.handle for one in leased])
-            first.publish([Message(id=f"n{number}", key=str(number)) for number in range(40)])
-            waiting.join()
-            assert others
-            assert {one.message.id[0] for one in others} == {"n"}
-        else:
-            waiting.join()
-            assert others
-            assert {one.deliveries for one in others} == {2}
-            gone = {one.message.id for one in others}
-            refused = first.ack([one.handle for one in leased])
-            assert gone <= {one.message.id for one in leased if one.handle in {*refused}}
+    monkeypatch.setattr(member.Member, "_drop_all", drop)
+    for attempt in range(5):
+        name = f"drained-{attempt}"
+        with queue_of(kafka, name, FOUR) as first, queue_of(kafka, name, FOUR) as second:
+            with sharing(first, second) as (leased, others, mine):
+                refused = first.ack([one.handle for one in leased])
+                first.publish([Message(id=f"n{number}", key=str(number)) for number in range(40)])
+            # The mock cluster's time is real: on a busy machine a member may be so late that it is taken for gone.
+            if mine not in expelled and not mine.is_over:
+                assert not refused
+                assert {one.message.id[0] for one in others} == {"n"}
+                return
+    pytest.fail("the members were taken for gone each time")
+
+
+def test_a_partition_that_goes_to_another_one_takes_the_leases_along_that_were_not_settled_in_time(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "DRAIN_S", 0.1)
+    with queue_of(kafka, "not-drained", FOUR) as first, queue_of(kafka, "not-drained", FOUR) as second:
+        with sharing(first, second) as (leased, others, _):
+            pass
+        assert {one.deliveries for one in others} == {2}
+        refused = {*first.ack([one.handle for one in leased])}
+        assert {one.message.id for one in others} <= {one.message.id for one in leased if one.handle in refused}
 
 
 def test_a_commit_that_comes_while_the_group_changes_is_made_again(kafka: KafkaCluster) -> None:
@@ -186,12 +227,12 @@ def test_a_commit_that_was_given_up_does_not_undo_a_newer_one(
 
 
 def test_the_handles_of_a_member_that_the_group_does_not_know_any_more_are_refused() -> None:
-    with kafka_cluster() as kafka, queue_of(kafka, "expelled", f"{ONE}&timeout_s=1") as queue:
+    with kafka_cluster() as kafka, queue_of(kafka, "expelled") as queue:
         queue.publish([Message(id="a")])
         [leased] = queue.lease()
         kafka.tell("error", OFFSET_COMMIT, ILLEGAL_GENERATION, 1)
         assert [*queue.ack([leased.handle])] == [leased.handle]
-        [again] = queue.lease(wait_s=20)
+        [again] = queue.lease(wait_s=60)
         assert (again.message.id, again.deliveries) == ("a", 2)
         assert not queue.ack([again.handle])
 
@@ -273,21 +314,19 @@ def test_many_consumers_of_one_queue_share_its_messages(kafka: KafkaCluster) -> 
     url = f"{kafka.url}?queue=many&partitions=6&session_s=2"
     with open_queue(url) as queue:
         assert queue.publish([Message(id=one, key=one) for one in ids]) == 2000
-    seen: list[str] = []
+    acked: list[str] = []
 
     def consume() -> None:
         with open_queue(url) as mine:
-            while len(seen) < 2000:
-                leased = mine.lease(37, lease_s=60, wait_s=0.2)
-                seen.extend(one.message.id for one in leased)
-                assert not mine.ack([one.handle for one in leased])
+            while len(acked) < 2000:
+                leased = {one.handle: one.message.id for one in mine.lease(37, lease_s=60, wait_s=0.2)}
+                refused = {*mine.ack([*leased])}  # on a busy machine a partition may be gone: these come again
+                acked.extend(name for handle, name in leased.items() if handle not in refused)
 
-    threads = [threading.Thread(target=consume) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert Counter(seen) == Counter(ids)
+    with ThreadPoolExecutor(3) as threads:
+        for consumed in [threads.submit(consume) for _ in range(3)]:
+            consumed.result(150)
+    assert Counter(acked) == Counter(ids)
 
 
 def test_what_other_programs_publish_are_messages(kafka: KafkaCluster) -> None:

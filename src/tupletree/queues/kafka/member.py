@@ -197,7 +197,8 @@ class Member:
 
     def _committed(self, done: Mapping[Part, set[int]]) -> set[Part]:
         """Commit what these partitions are when these offsets are settled, too. Returns those that are lost."""
-        end_s = self._clock() + self._client.server.timeout_s
+        # A group that changes may wait for its slowest member.
+        end_s = self._clock() + self._client.server.timeout_s + self._client.server.session_s
         while True:
             with self.changed:
                 lost = {part for part in done if part.is_lost}
