@@ -255,9 +255,6 @@ class Intake:
         return spout_task in self._held_up[1]
 
     def _take(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> None:
-        if isinstance(spout.spout, LeaseSpout):
-            rows = (one.value for one in batch if type(one) is Emit)
-            spout.taken_bytes += sum(row.size_bytes for row in rows if type(row) is SegmentRow)
         ids: list[MessageId] = []
         values: list[Any] = []
         rejected: list[tuple[MessageId, Reject]] = []
@@ -297,6 +294,8 @@ class Intake:
             spout.roots.extend(out.roots)
             spout.values.extend(out.values)
             spout.attempts.extend(out.attempts)
+            if isinstance(spout.spout, LeaseSpout):  # what is known is in an epoch already, or waits for another
+                spout.taken_bytes += sum(row.size_bytes for row in out.values if type(row) is SegmentRow)
             spout.fresh += out.attempts.count(1)
             known = list(out.known)
             for message_id, reject in rejected:

@@ -1,0 +1,110 @@
+"""Messages that executors took and the driver hears of late, again, or while the broker or the disk is away."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.queues.test_sources_and_sinks import (
+    CONTEXT,
+    HANG_S,
+    Invoice,
+    Order,
+    flaky,
+    invoices_of,
+    price,
+    publish,
+    url_of,
+)
+from tests.until import until
+from tupletree import ConnectorError, Topology, bolt
+from tupletree.config import resolve_options
+from tupletree.errors import TupletreeError
+from tupletree.queues import Failure, Message, Queue, open_queue
+from tupletree.queues.sqlite import SqliteBroker
+from tupletree.runtimes import crash_points
+from tupletree.runtimes.api import RunHandle, RunRequest
+from tupletree.runtimes.spark.worker import taking
+from tupletree.sinks import queue_sink
+from tupletree.sources import queue
+from tupletree.sources.executor_queue import ExecutorQueueSpout
+from tupletree.testing.in_process import start_in_process
+
+LEASE_S = 1.0
+"""The shortest there is: runs are told so late by blocking them."""
+
+
+class Crash(BaseException):
+    """In the place of the end of the process."""
+
+
+def started(t: Topology, place: Path, **options: object) -> RunHandle:
+    settings = resolve_options(
+        code={"backoff_initial_ms": 1, "message_timeout_s": 60.0, "max_restarts": 0, **options}
+    )
+    return start_in_process(RunRequest(t, settings, None, place / "state", append=True, master="", redact=None))
+
+
+def ready_of(place: Path) -> int:
+    with open_queue(url_of(place, "orders")) as orders:
+        return orders.depth().ready
+
+
+def nothing(_: Order) -> None:
+    """For runs that need not be waited for."""
+
+
+MEANWHILE = [nothing]
+"""What happens while an order is worked: bolts must be picklable, and workers are in this process."""
+
+
+@bolt
+def worked(order: Order) -> Order:
+    MEANWHILE[0](order)
+    return order
+
+
+def chained(place: Path, meanwhile: Callable[[Order], None] = nothing, **settings: Any) -> Topology:
+    MEANWHILE[0] = meanwhile
+    t = Topology("late")
+    settings = {"follow": False, "lease_s": LEASE_S, **settings}
+    orders = t.spout("orders", queue(url_of(place, "orders"), Order, read_on="executors", **settings))
+    waited = t.bolt("worked", worked).shuffle(orders)
+    t.sink("invoices", queue_sink(url_of(place, "invoices"))).shuffle(t.bolt("price", price).shuffle(waited))
+    return t
+
+
+def test_messages_that_are_open_and_come_again_do_not_count_as_bytes_of_the_next_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would be in the buffer, and it would be full: nothing would ever be asked for again."""
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        orders.publish([Message(id=f"order-{at}", body=b'{"number": %d, "pears": 1}' % at) for at in range(40)])
+    limits = {"epoch_max_bytes": 3_000}  # 40 messages are longer, as they lie in a segment
+
+    def crash(name: str) -> None:
+        if name == "epoch.after_log":
+            raise Crash(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(crash_points, "on_reached", crash)
+        with pytest.raises((TupletreeError, Crash)):
+            started(chained(tmp_path), tmp_path, **limits).wait(HANG_S)
+    until(lambda: ready_of(tmp_path) == 40)
+    come = threading.Event()
+
+    def wait_for_all(_: Order) -> None:
+        until(lambda: come.is_set() or ready_of(tmp_path) < 10)
+        come.set()
+
+    ended = started(chained(tmp_path, wait_for_all, lease_s=60.0), tmp_path, **limits).wait(HANG_S)
+    assert invoices_of(tmp_path) == Counter(range(40))
+    assert ended.open == 0
