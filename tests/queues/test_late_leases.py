@@ -108,3 +108,45 @@ def test_messages_that_are_open_and_come_again_do_not_count_as_bytes_of_the_next
     ended = started(chained(tmp_path, wait_for_all, lease_s=60.0), tmp_path, **limits).wait(HANG_S)
     assert invoices_of(tmp_path) == Counter(range(40))
     assert ended.open == 0
+
+
+def test_what_came_with_a_message_that_is_over_is_worked_although_the_broker_is_away_when_that_is_to_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be out, and kept, and nobody would work it."""
+    url = url_of(tmp_path, "orders")
+    tell = SqliteBroker.ack
+
+    def refuse(_: SqliteBroker, handles: Sequence[str]) -> Sequence[str]:
+        return handles
+
+    def be_away(_: SqliteBroker, handles: Sequence[str]) -> Sequence[str]:
+        raise ConnectorError("the broker is away", got=str(handles))
+
+    async def work(spout: ExecutorQueueSpout[Order]) -> None:
+        await spout.open(CONTEXT)
+        with open_queue(url) as orders:
+            orders.publish([Message(id="over")])
+            await spout.plan(10)
+            [(lease, _)] = spout.take(10, 10_000)
+            assert [*await spout.accept([lease])] == [0]
+            monkeypatch.setattr(SqliteBroker, "ack", refuse)
+            spout.ack("over")
+            await spout.flush()
+            orders.fail([Failure(handle=lease.handle)])  # as if its lease had ended
+            orders.publish([Message(id="new")])
+            monkeypatch.setattr(SqliteBroker, "ack", be_away)
+            taken = [lease for lease, _ in spout.take(10, 10_000)]
+            assert [taken[at].message_id for at in await spout.accept(taken)] == ["new"]
+            assert [*spout.not_told()] == ["over"]
+            with pytest.raises(ConnectorError, match="away"):
+                await spout.plan(10)
+            monkeypatch.setattr(SqliteBroker, "ack", tell)
+            await spout.plan(10)
+            assert [*spout.not_told()] == []
+            assert orders.depth().open == 1
+        await spout.close()
+
+    made = queue(url, Order, read_on="executors")
+    assert isinstance(made, ExecutorQueueSpout)
+    asyncio.run(work(made))

@@ -6,6 +6,7 @@ Owns what executors do for it. What is out, and what the broker is still to be t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -45,6 +46,7 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
                 expected="the embedded queue, Redis or NATS",
                 next_step='leave out read_on="executors": then the driver leases',
             )
+        await self.flush()  # what `accept` could not tell
         depth = await self._in_thread(queue.depth)
         out = 0 if "leased" in self._can.states else len(self._out)
         count = min(max_messages, depth.ready - out)
@@ -66,7 +68,8 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
             if self._is_new(delivery):
                 new.append(at)
         if len(new) < len(leases):
-            await self.flush()
+            with suppress(ConnectorError):  # the others are to be worked all the same; `plan` meets it, too
+                await self.flush()
         return new
 
     def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
