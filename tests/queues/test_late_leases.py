@@ -7,7 +7,6 @@ import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,9 @@ import pytest
 from tests.queues.test_sources_and_sinks import (
     CONTEXT,
     HANG_S,
-    Invoice,
     Order,
-    flaky,
     invoices_of,
     price,
-    publish,
     url_of,
 )
 from tests.until import until
@@ -34,8 +30,9 @@ from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.spark.worker import taking
 from tupletree.sinks import queue_sink
-from tupletree.sources import queue
+from tupletree.sources import items, queue
 from tupletree.sources.executor_queue import ExecutorQueueSpout
+from tupletree.testing import in_process
 from tupletree.testing.in_process import start_in_process
 
 LEASE_S = 1.0
@@ -47,9 +44,7 @@ class Crash(BaseException):
 
 
 def started(t: Topology, place: Path, **options: object) -> RunHandle:
-    settings = resolve_options(
-        code={"backoff_initial_ms": 1, "message_timeout_s": 60.0, "max_restarts": 0, **options}
-    )
+    settings = resolve_options(code={"backoff_initial_ms": 1, "message_timeout_s": 60.0, "max_restarts": 0, **options})
     return start_in_process(RunRequest(t, settings, None, place / "state", append=True, master="", redact=None))
 
 
@@ -58,11 +53,17 @@ def ready_of(place: Path) -> int:
         return orders.depth().ready
 
 
+def published(place: Path, count: int, first: int = 0) -> None:
+    with open_queue(url_of(place, "orders")) as orders:
+        numbers = range(first, first + count)
+        orders.publish([Message(id=f"order-{at}", body=b'{"number": %d, "pears": 1}' % at) for at in numbers])
+
+
 def nothing(_: Order) -> None:
     """For runs that need not be waited for."""
 
 
-MEANWHILE = [nothing]
+MEANWHILE: list[Callable[[Order], object]] = [nothing]
 """What happens while an order is worked: bolts must be picklable, and workers are in this process."""
 
 
@@ -72,12 +73,15 @@ def worked(order: Order) -> Order:
     return order
 
 
-def chained(place: Path, meanwhile: Callable[[Order], None] = nothing, **settings: Any) -> Topology:
+def chained(place: Path, meanwhile: Callable[[Order], object] = nothing, others: int = 0, **settings: Any) -> Topology:
+    """Orders are worked, and priced; so are others, of other sources with 20 each."""
     MEANWHILE[0] = meanwhile
     t = Topology("late")
     settings = {"follow": False, "lease_s": LEASE_S, **settings}
     orders = t.spout("orders", queue(url_of(place, "orders"), Order, read_on="executors", **settings))
     waited = t.bolt("worked", worked).shuffle(orders)
+    for number in range(others):
+        waited.shuffle(t.spout(f"other-{number}", items(Order(at, 1) for at in range(20))))
     t.sink("invoices", queue_sink(url_of(place, "invoices"))).shuffle(t.bolt("price", price).shuffle(waited))
     return t
 
@@ -86,8 +90,7 @@ def test_messages_that_are_open_and_come_again_do_not_count_as_bytes_of_the_next
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nothing would be in the buffer, and it would be full: nothing would ever be asked for again."""
-    with open_queue(url_of(tmp_path, "orders")) as orders:
-        orders.publish([Message(id=f"order-{at}", body=b'{"number": %d, "pears": 1}' % at) for at in range(40)])
+    published(tmp_path, 40)
     limits = {"epoch_max_bytes": 3_000}  # 40 messages are longer, as they lie in a segment
 
     def crash(name: str) -> None:
@@ -150,3 +153,91 @@ def test_what_came_with_a_message_that_is_over_is_worked_although_the_broker_is_
     made = queue(url, Order, read_on="executors")
     assert isinstance(made, ExecutorQueueSpout)
     asyncio.run(work(made))
+
+
+@pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "full"])
+def test_the_leases_of_what_was_taken_are_kept_while_nothing_of_it_can_be_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_paused: bool
+) -> None:
+    """Else other consumers would work it, too; or, again and again, it would be dead at the end and never worked."""
+    published(tmp_path, 20)
+    taking_now, go_on, kept = threading.Event(), threading.Event(), threading.Event()
+    extend = Queue.extend
+
+    def note(given: Queue, handles: Sequence[str], lease_s: float) -> Sequence[str]:
+        if len(handles) == 20:
+            kept.set()
+        return extend(given, handles, lease_s)
+
+    def take_late(*arguments: Any) -> bytes:
+        taking_now.set()
+        assert go_on.wait(HANG_S)
+        return taking.take(*arguments)
+
+    monkeypatch.setattr(Queue, "extend", note)
+    monkeypatch.setattr(in_process, "take", take_late)
+    t = chained(
+        tmp_path, lambda _: None if is_paused else until(kept.is_set), follow=True, others=0 if is_paused else 3
+    )
+    handle = started(t, tmp_path, epoch_max_messages=20)
+    until(taking_now.is_set)
+    if is_paused:
+        handle.pause()
+    else:  # one epoch is worked, one is logged, and the next one is full
+        until(lambda: handle.progress().open >= 60, what=handle.progress)
+    go_on.set()
+    until(kept.is_set, patience_s=20)
+    handle.resume()
+    until(lambda: len(invoices_of(tmp_path)) == 20, what=handle.progress)
+    handle.stop()
+    handle.wait(HANG_S)
+    assert {*invoices_of(tmp_path).values()} == {1 if is_paused else 4}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_outage"),
+    [(OSError(errno.ENOSPC, "No space left on device"), True), (RuntimeError("the executor was lost"), False)],
+    ids=["disk", "executor"],
+)
+def test_a_job_that_took_messages_and_failed_is_run_again_as_one_that_works_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_outage: bool
+) -> None:
+    published(tmp_path, 20)
+    write, tries = taking.write_segment, Counter[str]()
+
+    def fail_first(path: Path, messages: Sequence[bytes]) -> None:
+        tries["written"] += 1
+        if tries["written"] < 4:
+            raise error
+        write(path, messages)
+
+    monkeypatch.setattr(taking, "write_segment", fail_first)
+    handle = started(chained(tmp_path), tmp_path)
+    assert handle.wait(HANG_S).open == 0
+    assert invoices_of(tmp_path) == Counter(range(20))
+    assert bool(handle.progress().outage_counts) is is_outage
+
+
+@pytest.mark.parametrize("call", ["depth", "take"])
+def test_an_outage_is_over_when_messages_are_taken_again_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Else the next one would have lasted since the first one began, and `outage_limit_s` would end the run."""
+    published(tmp_path, 20)
+    real, tries, is_back = getattr(SqliteBroker, call), Counter[str](), threading.Event()
+
+    def be_away(*arguments: Any, **named: Any) -> Any:
+        tries[call] += 1
+        if not is_back.is_set() and tries[call] > 1:
+            raise ConnectorError("the broker is away")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(SqliteBroker, call, be_away)
+    handle = started(chained(tmp_path, follow=True, prefetch=10), tmp_path, epoch_max_messages=10)
+    until(lambda: tries[call] > 4 and handle.progress().outages, what=handle.progress)
+    is_back.set()
+    until(lambda: len(invoices_of(tmp_path)) == 20, what=handle.progress)
+    until(lambda: not handle.progress().outages, patience_s=20, what=handle.progress)
+    assert handle.progress().outage_counts == {"orders": 1}
+    handle.stop()
+    handle.wait(HANG_S)

@@ -40,7 +40,7 @@ from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
-from tupletree.topology.components import Emit, MessageId, Reject
+from tupletree.topology.components import Emit, MessageId, Reject, Spout
 from tupletree.topology.limits import max_pending
 from tupletree.topology.splits import LeaseSpout, SplitSpout
 from tupletree.tracking.key_lines import ANY
@@ -91,6 +91,7 @@ class Intake:
         self._delivered: set[tuple[int, Hashable]] = set()
         self._ordering = accounts.ordering
         self._held_up: tuple[KeyTable, set[int]] = {}, set()
+        self._leased = [(spout, spout.spout) for spout in spouts if isinstance(spout.spout, LeaseSpout)]
 
     @property
     def buffered(self) -> int:
@@ -177,6 +178,7 @@ class Intake:
     def pull(self, epoch: int) -> bool:
         """Ask each spout for messages once, for this epoch, as far as the limits allow; whether any came."""
         came = False
+        self.hear_taken()
         for task_id, spout in self._spouts.items():
             if spout.ended or self.is_full or self._room(task_id) <= 0 or self._is_held_up(task_id):
                 continue
@@ -210,7 +212,7 @@ class Intake:
                     refuse_unavailable(error, waited_s=self._clock.monotonic() - self._first_asked_s[task_id])
                 self._outages.met(spout.name, error)
                 continue
-            if not isinstance(spout.spout, AsyncSpoutAdapter) or spout.spout.has_answered:
+            if _has_answered(spout.spout, given):
                 self._outages.over(spout.name)
             if given is not None or not (isinstance(spout.spout, AsyncSpoutAdapter) and spout.spout.is_asked_first):
                 self._answered.add(task_id)
@@ -223,6 +225,21 @@ class Intake:
                 came = True
         return came
 
+    def hear_taken(self) -> None:
+        """Accept what executors have taken, also where there is no room for it: else its leases would end."""
+        for spout, source in self._leased:
+            assert self.lease_planner is not None, "made without a way to take messages"
+            try:
+                given = self.lease_planner.hear(spout, source)
+            except ConnectorError as error:
+                if not is_outage(error):
+                    raise
+                self._outages.met(spout.name, error)
+                continue
+            if given is not None:
+                self._outages.over(spout.name)
+                spout.waiting.extend(given)
+
     def take_waiting(self) -> None:
         """Take what waits beyond limits, when nothing else will come: a drain works all that a source has given."""
         for spout in self._spouts.values():
@@ -230,16 +247,12 @@ class Intake:
                 waiting, spout.waiting = spout.waiting, deque()
                 self._take(spout, waiting)
 
-    def _take_leased(self, spout: SpoutTask, epoch: int) -> Sequence[Emit[Any] | Reject]:
+    def _take_leased(self, spout: SpoutTask, epoch: int) -> Sequence[Emit[Any] | Reject] | None:
         assert isinstance(spout.spout, LeaseSpout), "others are asked for their next message"
         assert self.lease_planner is not None, "made without a way to take messages"
         room = min(self.size.messages - self.buffered, self._room(spout.number))
         max_bytes = max(1, self.size.max_bytes - self._bytes_elsewhere)
-        given = self.lease_planner.pull(spout, spout.spout, epoch, room, max_bytes)
-        rows = [one.value for one in given if isinstance(one, Emit) and type(one.value) is SegmentRow]
-        if rows:
-            self.size.measured(len(rows), max(1, sum(row.size_bytes for row in rows)))
-        return given
+        return self.lease_planner.pull(spout, spout.spout, epoch, room, max_bytes)
 
     def _is_held_up(self, spout_task: int) -> bool:
         """Whether a message waits that may have any key: nothing later of its spout task could count."""
@@ -295,7 +308,10 @@ class Intake:
             spout.values.extend(out.values)
             spout.attempts.extend(out.attempts)
             if isinstance(spout.spout, LeaseSpout):  # what is known is in an epoch already, or waits for another
-                spout.taken_bytes += sum(row.size_bytes for row in out.values if type(row) is SegmentRow)
+                sizes = [row.size_bytes for row in out.values if type(row) is SegmentRow]
+                spout.taken_bytes += sum(sizes)
+                if sizes:
+                    self.size.measured(len(sizes), max(1, sum(sizes)))
             spout.fresh += out.attempts.count(1)
             known = list(out.known)
             for message_id, reject in rejected:
@@ -421,6 +437,13 @@ class Intake:
         if header.messages:
             self.size.measured(header.messages, sum(map(len, sections)) + elsewhere)
         return sections
+
+
+def _has_answered(source: Spout[Any], given: object) -> bool:
+    """Whether a call without an error shows that a source is available."""
+    if isinstance(source, LeaseSpout):
+        return given is not None
+    return not isinstance(source, AsyncSpoutAdapter) or source.has_answered
 
 
 class _Columns:

@@ -19,6 +19,7 @@ import msgspec
 
 from tupletree.clock import Clock
 from tupletree.config import Options
+from tupletree.errors import ConnectorError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
@@ -34,8 +35,10 @@ from tupletree.runtimes.spark.format.segments import (
 )
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.format.wire import Unreadable
+from tupletree.runtimes.spark.settle.epoch_runs import BROKEN_EXECUTIONS
+from tupletree.runtimes.spark.settle.outages import outage_in
 from tupletree.runtimes.spark.settle.publish import remove
-from tupletree.runtimes.spark.settle.shutdown import first_line
+from tupletree.runtimes.spark.settle.shutdown import first_line, is_final
 from tupletree.topology.components import Emit, Reject
 from tupletree.topology.splits import LeaseSpout
 
@@ -99,11 +102,12 @@ class LeasePlanner:
         self._idle_s = options.spout_idle_wait_ms / 1000.0
         self._next_s: dict[int, float] = {}
         self._taken = 0
+        self._lost = 0  # jobs in a row
 
     def pull(
         self, spout: SpoutTask, source: LeaseSpout[Any], epoch: int, room: int, max_bytes: int
-    ) -> list[Emit[Any] | Reject]:
-        """What was taken since the last call, with a `SegmentRow` for each value; more is taken meanwhile.
+    ) -> list[Emit[Any] | Reject] | None:
+        """Have messages taken, if there are any and none are being taken; then as `hear`, which is to be called before.
 
         Args:
             spout: the task.
@@ -117,27 +121,52 @@ class LeasePlanner:
             ConnectorError: the source is not available.
         """
         number, now_s = spout.number, self._clock.monotonic()
-        if number not in self._pending:
-            if now_s < self._next_s.get(number, now_s):
-                return []
-            count = min(room, source.plan(room))
-            if count <= 0:
-                self._next_s[number] = now_s + self._idle_s
-                return []
-            crash_point("take.before")
-            requests = self._requests(spout, epoch, count, max_bytes)
-            self._pending[number] = self._executor.submit(self._take, requests), epoch
-        taking, _ = self._pending[number]
-        if not taking.done():
+        if number in self._pending or now_s < self._next_s.get(number, now_s):
+            return None
+        count = min(room, source.plan(room))
+        if count <= 0:
+            self._next_s[number] = now_s + self._idle_s
             return []
-        del self._pending[number]
-        taken = taking.result()
+        crash_point("take.before")
+        requests = self._requests(spout, epoch, count, max_bytes)
+        self._pending[number] = self._executor.submit(self._take, requests), epoch
+        return self.hear(spout, source)
+
+    def hear(self, spout: SpoutTask, source: LeaseSpout[Any]) -> list[Emit[Any] | Reject] | None:
+        """What was taken, with a `SegmentRow` for each value; None: that is not known yet.
+
+        The source keeps the leases of what it has heard of, so it is called also while nothing is wanted.
+
+        Raises ConnectorError: the source, or the disk of the segments, is not available.
+        """
+        number = spout.number
+        if number not in self._pending or not self._pending[number][0].done():
+            return None
+        taking, _ = self._pending.pop(number)
+        idle_s = EMPTY_PAUSES * self._idle_s
+        try:
+            taken = taking.result()
+        except Exception as error:  # noqa: BLE001 - whatever Spark raises; what no other job can fix is raised again
+            self._note_lost(spout.name, error)
+            self._next_s[number] = self._clock.monotonic() + idle_s
+            return None
+        self._lost = 0
         crash_point("take.after")
         given = self._accept(source, taken)
         if not given:
             # Where a broker counts what others hold among what is ready, nothing is found again and again.
-            self._next_s[number] = now_s + EMPTY_PAUSES * self._idle_s
+            self._next_s[number] = self._clock.monotonic() + idle_s
         return given
+
+    def _note_lost(self, name: str, error: Exception) -> None:
+        """A job that took messages failed: what it took is delivered again. Raises what no other job can fix."""
+        outage = outage_in(error)
+        if outage is not None:
+            raise ConnectorError("executors cannot take messages now", where=f"spout {name!r}", got=outage) from error
+        self._lost += 1
+        if self._lost >= BROKEN_EXECUTIONS or is_final(error):
+            raise error
+        logger.warning("%s: Spark could not take messages, so it is tried again: %s", name, first_line(error))
 
     def oldest(self, spouts: Iterable[SpoutTask]) -> float:
         """The oldest epoch that is in the name of a segment which no log names yet, but one may; else infinite."""

@@ -193,6 +193,8 @@ class Loop:
         stopping = ending and not self._flushes
         if not ending and self._settling.is_warm:
             self._activate()
+            if not self._active:
+                intake.hear_taken()
             useful = self._replays.read_inbox() or useful
             useful = (self._active and self._pull()) or useful
         elif ending:
