@@ -28,9 +28,10 @@ from tupletree.queues import Failure, Message, Queue, open_queue
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle, RunRequest
+from tupletree.runtimes.spark.format import segments
 from tupletree.runtimes.spark.worker import taking
 from tupletree.sinks import queue_sink
-from tupletree.sources import items, queue
+from tupletree.sources import executor_queue, items, queue
 from tupletree.sources.executor_queue import ExecutorQueueSpout
 from tupletree.testing import in_process
 from tupletree.testing.in_process import start_in_process
@@ -113,6 +114,10 @@ def test_messages_that_are_open_and_come_again_do_not_count_as_bytes_of_the_next
     assert ended.open == 0
 
 
+def be_away(_: SqliteBroker, handles: Sequence[str], *__: object) -> Sequence[str]:
+    raise ConnectorError("the broker is away", got=str(handles))
+
+
 def test_what_came_with_a_message_that_is_over_is_worked_although_the_broker_is_away_when_that_is_to_be_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,9 +127,6 @@ def test_what_came_with_a_message_that_is_over_is_worked_although_the_broker_is_
 
     def refuse(_: SqliteBroker, handles: Sequence[str]) -> Sequence[str]:
         return handles
-
-    def be_away(_: SqliteBroker, handles: Sequence[str]) -> Sequence[str]:
-        raise ConnectorError("the broker is away", got=str(handles))
 
     async def work(spout: ExecutorQueueSpout[Order]) -> None:
         await spout.open(CONTEXT)
@@ -203,13 +205,13 @@ def test_a_job_that_took_messages_and_failed_is_run_again_as_one_that_works_them
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_outage: bool
 ) -> None:
     published(tmp_path, 20)
-    write, tries = taking.write_segment, Counter[str]()
+    tries = Counter[str]()
 
     def fail_first(path: Path, messages: Sequence[bytes]) -> None:
         tries["written"] += 1
         if tries["written"] < 4:
             raise error
-        write(path, messages)
+        segments.write_segment(path, messages)
 
     monkeypatch.setattr(taking, "write_segment", fail_first)
     handle = started(chained(tmp_path), tmp_path)
@@ -241,3 +243,40 @@ def test_an_outage_is_over_when_messages_are_taken_again_and_not_before(
     assert handle.progress().outage_counts == {"orders": 1}
     handle.stop()
     handle.wait(HANG_S)
+
+
+def test_what_executors_took_and_another_consumer_has_by_now_is_not_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job that took it was told of late: it waited for the cores that an epoch had, or the run was suspended."""
+    url = url_of(tmp_path, "orders")
+    monkeypatch.setattr(executor_queue, "KEEP_PART", 0.0)  # every lease may have ended since
+
+    async def work(spout: ExecutorQueueSpout[Order]) -> None:
+        await spout.open(CONTEXT)
+        with open_queue(url) as orders:
+            orders.publish([Message(id=f"order-{at}") for at in range(3)])
+            await spout.plan(10)
+            taken = [lease for lease, _ in spout.take(10, 10_000)]
+            orders.fail([Failure(handle=taken[1].handle)])  # as if its lease had ended
+            [other] = orders.lease(lease_s=HANG_S)
+            assert [*await spout.accept(taken)] == [0, 2]
+            for at in (0, 2):
+                spout.ack(f"order-{at}")
+            await spout.flush()
+            assert [*orders.ack([other.handle])] == []
+            assert orders.depth().open == 0
+            # Where that cannot be asked: what is late is not worked, and what is not is.
+            monkeypatch.setattr(SqliteBroker, "extend", be_away)
+            orders.publish([Message(id=f"order-{at}") for at in range(4, 6)])
+            for lease_s, expected in ((60.0, [0]), (0.0, [])):
+                await spout.plan(1)
+                monkeypatch.setattr(spout, "_lease_s", 60.0)
+                taken = [lease for lease, _ in spout.take(1, 10_000)]
+                monkeypatch.setattr(spout, "_lease_s", lease_s)
+                assert [*await spout.accept(taken)] == expected
+        await spout.close()
+
+    made = queue(url, Order, lease_s=60.0, read_on="executors")
+    assert isinstance(made, ExecutorQueueSpout)
+    asyncio.run(work(made))

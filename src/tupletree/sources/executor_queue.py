@@ -5,7 +5,8 @@ Owns what executors do for it. What is out, and what the broker is still to be t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -13,9 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from tupletree.errors import ConfigError, ConnectorError, EndOfInput
+from tupletree.queues.contract import LeaseLostError
 from tupletree.queues.leasing import leasing_from
 from tupletree.queues.messages import Delivery, Message
-from tupletree.sources.broker_spout import BrokerSpout
+from tupletree.sources.broker_spout import KEEP_PART, BrokerSpout
 from tupletree.topology.components import Reject
 from tupletree.topology.splits import AsyncLeaseSpout, Lease
 
@@ -26,6 +28,8 @@ T = TypeVar("T")
 
 class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
     """See `queue`, with `read_on="executors"`. Where nothing calls `plan` it is a `BrokerSpout` like any other."""
+
+    _planned_s = 0.0  # when what comes next to `accept` was asked for
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As it was made: executors get it also after it was opened."""
@@ -50,14 +54,18 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
         depth = await self._in_thread(queue.depth)
         out = 0 if "leased" in self._can.states else len(self._out)
         count = min(max_messages, depth.ready - out)
+        self._planned_s = asyncio.get_running_loop().time()
         if count <= 0 and not self._follow and await self._is_over(queue):
             raise EndOfInput
         return max(0, count)
 
     async def accept(self, leases: Sequence[Lease]) -> Sequence[int]:
         """See `LeaseSpout.accept`."""
-        new = []
+        new: list[int] = []
+        ended = await self._ended(leases)
         for at, lease in enumerate(leases):
+            if lease.handle in ended:
+                continue
             delivery = Delivery(
                 message=Message(id=lease.message_id),
                 handle=lease.handle,
@@ -71,6 +79,20 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
             with suppress(ConnectorError):  # the others are to be worked all the same; `plan` meets it, too
                 await self.flush()
         return new
+
+    async def _ended(self, leases: Sequence[Lease]) -> Collection[str]:
+        """The handles of leases that ended before the driver heard of them; the others last from now on.
+
+        Such a message is the broker's again: another consumer may have it.
+        """
+        late_s = asyncio.get_running_loop().time() - self._planned_s
+        if late_s < self._lease_s * KEEP_PART:
+            return ()
+        handles = [lease.handle for lease in leases]
+        try:
+            return {*await self._in_thread(partial(self._connected().extend, handles, self._lease_s))}
+        except (ConnectorError, LeaseLostError):
+            return {*handles} if late_s >= self._lease_s else ()
 
     def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
         """See `LeaseReader.take`."""
