@@ -14,9 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar, cast
-
-from msgspec.structs import replace
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tupletree.errors import ConfigError, ConnectorError, EndOfInput
 from tupletree.queues.bodies import QueueMessage, check_body, decoder_of
@@ -61,6 +59,9 @@ TOGETHER_S = 0.01
 
 SAME_S = 0.001
 """Messages of one id whose times of publishing are nearer to each other are the same."""
+
+OTHER_S = 1.0
+"""Those whose times are farther from each other, and which are counted anew as well, are not: see `_is_other`."""
 
 NO_ATTEMPT = frozenset({FailureKind.STOPPED, FailureKind.LOST})
 
@@ -122,10 +123,11 @@ class BrokerSpout(AsyncSpout[T]):
         self._is_full = self._is_quick = False  # the last lease; this run, see `QUICK_S`
         self._given_s = -math.inf
         self._out: dict[str, Delivery] = {}
-        self._acks: dict[str, str] = {}  # message → handle, until `flush`
+        self._acks: dict[str, Delivery] = {}  # by message, until `flush`
         self._failures: dict[str, Failure] = {}
-        self._letters: dict[str, Letter] = {}
-        self._settled: dict[str, TupleFailure | None] = {}  # see `_remember`; None: it was acked
+        self._letters: dict[str, tuple[Delivery, str]] = {}  # with the reasons
+        self._settled: dict[str, _Settled] = {}  # see `_remember`
+        self._unsure: set[str] = set()  # of these: whether the broker has them still
         self._acked: dict[str, float] = {}  # when what was acked had been published, see `_remember_ack`
         self._coming: dict[str, float] = {}  # given back, in no number of the broker's → until when it is expected
         self._decode = self._decoder()
@@ -352,18 +354,26 @@ class BrokerSpout(AsyncSpout[T]):
             return False  # as most are
         self._failures.pop(message_id, None)  # it is here again already
         self._coming.pop(message_id, None)
+        if _is_other(self._known(message_id), delivery):
+            for table in (self._acks, self._letters, self._settled):
+                table.pop(message_id, None)
         letter = self._letters.get(message_id)
         if message_id in self._acks:
-            self._acks[message_id] = delivery.handle
+            self._acks[message_id] = delivery
         elif letter is not None:
-            self._letters[message_id] = replace(letter, handle=delivery.handle)
+            self._letters[message_id] = delivery, letter[1]
         elif message_id in self._settled:
-            self._tell(delivery, self._settled.pop(message_id))
+            self._tell(delivery, self._settled.pop(message_id).failure)
         elif abs(self._acked.get(message_id, -math.inf) - delivery.published_s) <= SAME_S:
             self._tell(delivery, None)
         else:
             return False
         return True
+
+    def _known(self, message_id: str) -> Delivery | _Settled | None:
+        """What is known of a message that is over, and of which the broker is to be told."""
+        letter = self._letters.get(message_id)
+        return self._acks.get(message_id) or (letter[0] if letter else self._settled.get(message_id))
 
     # --- outcomes ---------------------------------------------------------------------------------------------
 
@@ -374,7 +384,7 @@ class BrokerSpout(AsyncSpout[T]):
             self._end(str(message_id), None)
         else:
             del self._out[delivery.message.id]
-            self._acks[delivery.message.id] = delivery.handle
+            self._acks[delivery.message.id] = delivery
             if not self._can.durable_acks:
                 self._remember_ack(delivery)
 
@@ -392,9 +402,11 @@ class BrokerSpout(AsyncSpout[T]):
         else:  # an earlier process gave it back, with a delay that is not known here, or died with its lease
             self._await(message_id, LONGEST_PAUSE_S)
 
-    def _remember(self, message_id: str, failure: TupleFailure | None) -> None:
-        """What is told when the message is delivered again."""
-        _keep_newest(self._settled, message_id, failure)
+    def _remember(self, message_id: str, failure: TupleFailure | None, delivery: Delivery | None = None) -> None:
+        """What is told when the message is delivered again, if the broker has it still: `flush` asks."""
+        known = (delivery.deliveries, delivery.published_s) if delivery is not None else ()
+        _keep_newest(self._settled, message_id, _Settled(failure, *known))
+        self._unsure.add(message_id)
 
     def _remember_ack(self, delivery: Delivery) -> None:
         """A killed server may forget the ack, and deliver the message again.
@@ -408,11 +420,11 @@ class BrokerSpout(AsyncSpout[T]):
     def _tell(self, delivery: Delivery, failure: TupleFailure | None) -> None:
         message_id = delivery.message.id
         if failure is None:
-            self._acks[message_id] = delivery.handle
+            self._acks[message_id] = delivery
             if not self._can.durable_acks:
                 self._remember_ack(delivery)
         elif failure.permanent and failure.kind not in NO_ATTEMPT:
-            self._letters[message_id] = Letter(handle=delivery.handle, reason=_text_of(failure))
+            self._letters[message_id] = delivery, _text_of(failure)
         elif failure.kind in NO_ATTEMPT:
             self._failures[message_id] = self._given_back(delivery)
         else:
@@ -424,7 +436,7 @@ class BrokerSpout(AsyncSpout[T]):
 
     async def flush(self) -> None:
         """Tell the broker what became of messages, in one call for each kind of outcome."""
-        if self._acks or self._failures or self._letters:
+        if self._acks or self._failures or self._letters or self._unsure:
             await self._tell_broker(self._connected())
 
     def not_told(self) -> Collection[MessageId]:
@@ -435,22 +447,40 @@ class BrokerSpout(AsyncSpout[T]):
         # One at a time: what is told twice is refused. What is told is taken out only then; others are added meanwhile.
         async with self._telling:
             if acks := dict(self._acks):
-                refused = set(await self._in_thread(partial(queue.ack, [*acks.values()])))
-                lost = {id_ for id_, handle in acks.items() if handle in refused}
+                refused = set(await self._in_thread(partial(queue.ack, [one.handle for one in acks.values()])))
+                lost = {id_ for id_, delivery in acks.items() if delivery.handle in refused}
                 for message_id in _told(self._acks, acks, lost):
-                    self._remember(message_id, None)
+                    self._remember(message_id, None, acks[message_id])
             if letters := dict(self._letters):
                 if self._can.dead_letters:
-                    refused = set(await self._in_thread(partial(queue.dead_letter, [*letters.values()])))
+                    written = [Letter(handle=one.handle, reason=reason) for one, reason in letters.values()]
+                    refused = set(await self._in_thread(partial(queue.dead_letter, written)))
                 else:  # they are dead letters of the run
-                    refused = set(await self._in_thread(partial(queue.ack, [one.handle for one in letters.values()])))
-                lost = {id_ for id_, letter in letters.items() if letter.handle in refused}
+                    handles = [one.handle for one, _ in letters.values()]
+                    refused = set(await self._in_thread(partial(queue.ack, handles)))
+                lost = {id_ for id_, (delivery, _) in letters.items() if delivery.handle in refused}
                 for message_id in _told(self._letters, letters, lost):
-                    self._remember(message_id, _dead(letters[message_id].reason, self._component))
+                    delivery, reason = letters[message_id]
+                    self._remember(message_id, _dead(reason, self._component), delivery)
             if failures := dict(self._failures):
                 await self._in_thread(partial(queue.fail, [*failures.values()]))
                 for message_id in _told(self._failures, failures, {*failures}):
                     self._await(message_id, failures[message_id].delay_s)
+            if self._unsure:
+                await self._forget_others(queue)
+
+    async def _forget_others(self, queue: Queue) -> None:
+        """Forget what is over and will not be delivered again: another consumer has settled it, or it was deleted.
+
+        Else a message that is published under its id later would be acked, and not worked.
+        """
+        unsure = [*self._unsure]
+        held = {*unsure}
+        if self._can.find:
+            held = await self._in_thread(partial(queue.find, unsure))
+        self._unsure.difference_update(unsure)
+        for message_id in {*unsure} - held:
+            self._settled.pop(message_id, None)
 
     # --- leases -----------------------------------------------------------------------------------------------
 
@@ -460,7 +490,8 @@ class BrokerSpout(AsyncSpout[T]):
             await asyncio.sleep(self._lease_s * KEEP_PART)
             waiting = {delivery.handle for delivery in self._leased}
             handles = [*(delivery.handle for delivery in self._out.values()), *waiting]
-            handles += [*self._acks.values(), *(letter.handle for letter in self._letters.values())]
+            handles += [delivery.handle for delivery in self._acks.values()]
+            handles += [delivery.handle for delivery, _ in self._letters.values()]
             if not handles:
                 continue
             began_s = asyncio.get_running_loop().time()
@@ -481,6 +512,25 @@ class BrokerSpout(AsyncSpout[T]):
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+class _Settled(NamedTuple):
+    """What became of a message, None if it was acked; and of the delivery that came to it, as far as it is known."""
+
+    failure: TupleFailure | None
+    deliveries: int = 0
+    published_s: float = 0.0
+
+
+def _is_other(known: Delivery | _Settled | None, delivery: Delivery) -> bool:
+    """Whether what was known by this id is gone, and another message is published under it.
+
+    One that is delivered again is counted on; one that was moved is counted anew, but keeps its time; and all times
+    change with a clock that is set.
+    """
+    if known is None or delivery.deliveries > known.deliveries or not (known.published_s and delivery.published_s):
+        return False
+    return abs(known.published_s - delivery.published_s) > OTHER_S
 
 
 def _told(table: dict[str, R], told: dict[str, R], refused: set[str]) -> list[str]:

@@ -1,0 +1,129 @@
+"""Ids that are used again: a message that is published under the id of one that is over is worked, not acked for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.queues.test_sources_and_sinks import CONTEXT, HANG_S
+from tupletree.queues import Delivery, Failure, Letter, Message, Queue, open_queue
+from tupletree.sources import broker_spout, queue
+from tupletree.tracking.outcomes import Failure as Verdict
+from tupletree.tracking.outcomes import FailureKind
+
+DEAD = Verdict(kind=FailureKind.ERROR, error="no", permanent=True)
+
+Settle = Callable[[Queue, Delivery], object]
+
+WAYS: dict[str, Settle] = {
+    "acked": lambda orders, other: orders.ack([other.handle]),
+    "purged": lambda orders, _: orders.purge(states=["leased"]),
+    "moved": lambda orders, other: (
+        orders.dead_letter([Letter(handle=other.handle, reason="no")]),
+        orders.broker.declare("elsewhere"),
+        orders.move("elsewhere", state="dead"),
+    ),
+}
+"""How a message leaves a queue though its ack was refused."""
+
+
+def url_in(place: Path) -> str:
+    return f"sqlite:///{place}/shop.db?queue=orders&remembers_acked_s=0"
+
+
+def in_loop(place: Path, work: Callable[[Any, Queue], Any]) -> None:
+    async def connected() -> None:
+        spout = queue(url_in(place))
+        await spout.open(CONTEXT)
+        with open_queue(url_in(place)) as orders:
+            await work(spout, orders)
+        await spout.close()
+
+    asyncio.run(connected())
+
+
+async def given_by(spout: Any) -> list[object]:
+    return [one.message_id for one in await spout.next() or ()]
+
+
+async def taken_by_another(spout: Any, orders: Queue) -> Delivery:
+    """The message is out here, and its lease has ended; another consumer has it."""
+    orders.publish([Message(id="order-0")])
+    assert await given_by(spout) == ["order-0"]
+    orders.fail([Failure(handle=spout._out["order-0"].handle)])
+    [other] = orders.lease(lease_s=HANG_S)
+    return other
+
+
+def settle(spout: Any, is_dead: bool) -> None:
+    if is_dead:
+        spout.fail("order-0", DEAD)
+    else:
+        spout.ack("order-0")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("is_dead", [False, True], ids=["acked here", "dead here"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+def test_a_message_is_worked_whose_id_was_that_of_one_that_another_consumer_settled_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, is_dead: bool, is_first: bool
+) -> None:
+    monkeypatch.setattr(broker_spout, "OTHER_S", -1.0)  # as if the second one was published much later
+
+    async def work(spout: Any, orders: Queue) -> None:
+        other = await taken_by_another(spout, orders)
+        settle(spout, is_dead)
+        if is_first:
+            WAYS[way](orders, other)
+        await spout.flush()
+        assert [*spout.not_told()] == ([] if is_first else ["order-0"])
+        if not is_first:
+            WAYS[way](orders, other)
+        assert orders.depth().open == 0
+        assert orders.publish([Message(id="order-0")]) == 1
+        assert await given_by(spout) == ["order-0"]
+        assert [*spout.not_told()] == []
+
+    in_loop(tmp_path, work)
+
+
+@pytest.mark.parametrize("is_dead", [False, True], ids=["acked", "dead"])
+def test_what_an_earlier_process_settled_and_the_broker_knows_to_be_over_is_forgotten(
+    tmp_path: Path, is_dead: bool
+) -> None:
+    async def work(spout: Any, orders: Queue) -> None:
+        orders.publish([Message(id="order-1")])
+        for message_id in ("order-0", "order-1"):  # as the journal says, after each start
+            spout.fail(message_id, DEAD) if is_dead else spout.ack(message_id)
+        await spout.flush()
+        assert [*spout.not_told()] == ["order-1"]
+        orders.publish([Message(id="order-0")])
+        assert await given_by(spout) == ["order-0"]
+        await spout.flush()
+        assert (orders.depth().dead, orders.depth().ready) == (is_dead, 0)
+
+    in_loop(tmp_path, work)
+
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["delivered", "moved"])
+def test_the_same_message_is_not_worked_again_whatever_its_broker_counts_or_its_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    async def work(spout: Any, orders: Queue) -> None:
+        other = await taken_by_another(spout, orders)
+        spout.ack("order-0")
+        await spout.flush()
+        if is_moved:  # it is counted anew
+            orders.dead_letter([Letter(handle=other.handle, reason="no")])
+            assert orders.move("orders", state="dead") == 1
+        else:  # the clock was set
+            orders.fail([Failure(handle=other.handle, counts=False)])
+            monkeypatch.setattr(broker_spout, "OTHER_S", -1.0)
+        assert await given_by(spout) == []
+        assert orders.depth().open == 0
+
+    in_loop(tmp_path, work)
