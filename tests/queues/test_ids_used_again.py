@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.queues.test_sources_and_sinks import CONTEXT, HANG_S
+from tests.queues.test_sources_and_sinks import CONTEXT, HANG_S, Order, invoices_of, price, url_of
+from tests.queues.test_sources_that_were_not_told import OtherConsumer, started, unconfirmed
+from tests.until import until
+from tupletree import Topology
+from tupletree.errors import TupletreeError
 from tupletree.queues import Delivery, Failure, Letter, Message, Queue, open_queue
+from tupletree.runtimes import crash_points
+from tupletree.runtimes.api import RunHandle
+from tupletree.sinks import queue_sink
 from tupletree.sources import broker_spout, queue
 from tupletree.tracking.outcomes import Failure as Verdict
 from tupletree.tracking.outcomes import FailureKind
@@ -127,3 +135,92 @@ def test_the_same_message_is_not_worked_again_whatever_its_broker_counts_or_its_
         assert orders.depth().open == 0
 
     in_loop(tmp_path, work)
+
+
+READERS = pytest.mark.parametrize("read_on", ["driver", "executors"])
+
+
+def priced(place: Path, read_on: Any, **settings: Any) -> RunHandle:
+    t = Topology("pricing")
+    spout = queue(url_in(place), Order, read_on=read_on, **settings)
+    t.sink("invoices", queue_sink(url_of(place, "invoices"))).shuffle(
+        t.bolt("price", price).shuffle(t.spout("orders", spout))
+    )
+    return started(t, place)
+
+
+def work(place: Path, *numbers: int) -> None:
+    """Publish these, and wait until each has one invoice more."""
+    expected = invoices_of(place) + Counter(numbers)
+    with open_queue(url_in(place)) as orders:
+        bodies = [Message(id=f"order-{at}", body=b'{"number": %d, "pears": 1}' % at) for at in numbers]
+        assert orders.publish(bodies) == len(numbers)
+        until(lambda: invoices_of(place) == expected, what=lambda: invoices_of(place))
+        until(lambda: orders.depth().open == 0)
+
+
+def stopped(handle: RunHandle) -> None:
+    handle.stop()
+    handle.wait(HANG_S)
+
+
+@READERS
+def test_after_a_restart_ids_are_kept_no_longer_than_their_messages_may_come_again_and_may_be_used_again(
+    tmp_path: Path, read_on: str
+) -> None:
+    handle = priced(tmp_path, read_on)
+    work(tmp_path, 0, 1, 2)
+    stopped(handle)
+    assert unconfirmed(tmp_path) == {"order-0", "order-1", "order-2"}
+    handle = priced(tmp_path, read_on)
+    work(tmp_path, 7)  # from now on the broker was asked
+    for again in range(2):
+        work(tmp_path, 0, 1)
+        work(tmp_path, 7)
+        assert invoices_of(tmp_path) == Counter({0: 2 + again, 1: 2 + again, 2: 1, 7: 2 + again})
+    stopped(handle)
+    assert unconfirmed(tmp_path) <= {"order-0", "order-1", "order-7"}
+
+
+@READERS
+def test_what_a_killed_process_had_out_is_told_when_it_comes_again_and_kept_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_on: str
+) -> None:
+    class Crash(BaseException):
+        """In the place of the end of the process."""
+
+    def crash(name: str) -> None:
+        if name == "epoch.after_log":
+            raise Crash(name)
+
+    with open_queue(url_in(tmp_path)) as orders, monkeypatch.context() as patched:
+        orders.publish([Message(id=f"order-{at}", body=b'{"number": %d, "pears": 1}' % at) for at in range(3)])
+        patched.setattr(crash_points, "on_reached", crash)
+        with pytest.raises((TupletreeError, Crash)):
+            priced(tmp_path, read_on, lease_s=1.0).wait(HANG_S)
+    handle = priced(tmp_path, read_on)
+    with open_queue(url_in(tmp_path)) as orders:
+        until(lambda: orders.depth().open == 0)
+    for number in (7, 8, 9):
+        work(tmp_path, number)
+    assert unconfirmed(tmp_path) <= {"order-8", "order-9"}
+    work(tmp_path, 0, 1)
+    stopped(handle)
+    assert invoices_of(tmp_path) == Counter({0: 2, 1: 2, 2: 1, 7: 1, 8: 1, 9: 1})
+
+
+@READERS
+def test_in_a_run_a_message_is_worked_whose_id_was_that_of_one_that_another_consumer_acked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_on: str
+) -> None:
+    monkeypatch.setattr(broker_spout, "OTHER_S", -1.0)  # as if the second one was published much later
+    with monkeypatch.context() as patching:
+        other = OtherConsumer(url_in(tmp_path), patching)
+        handle = priced(tmp_path, read_on)
+        with open_queue(url_in(tmp_path)) as orders:
+            orders.publish([Message(id="order-0", body=b'{"number": 0, "pears": 1}')])
+            until(lambda: other.refused)
+            assert [*other.queue.broker.ack([one.handle for one in other.taken])] == []
+    work(tmp_path, 0)
+    stopped(handle)
+    assert invoices_of(tmp_path) == Counter({0: 2})

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ HANG_S = 60.0
 class OtherConsumer:
     """Has every message, by another lease, before the broker is told what became of it; and keeps it until `die`."""
 
-    def __init__(self, place: Path, patching: pytest.MonkeyPatch) -> None:
-        self.queue = open_queue(url_of(place, "orders"))
+    def __init__(self, url: str, patching: pytest.MonkeyPatch) -> None:
+        self.queue = open_queue(url)
         self.taken: list[Delivery] = []
         self.refused: set[str] = set()
         self.leasing = threading.RLock()
@@ -41,9 +42,9 @@ class OtherConsumer:
             self._take([one.handle for one in letters])
             return self._noted(dead_letter(given, letters))
 
-        def lease_alone(given: Queue, limit: int, *, lease_s: float, wait_s: float = 0.0) -> Sequence[Delivery]:
+        def lease_alone(given: Queue, limit: int, **named: Any) -> Sequence[Delivery]:
             with self.leasing:
-                return lease(given, limit, lease_s=lease_s, wait_s=wait_s)
+                return lease(given, limit, **named)
 
         patching.setattr(Queue, "lease", lease_alone)
         patching.setattr(Queue, "ack", ack_late)
@@ -64,7 +65,7 @@ class OtherConsumer:
 
 
 def started(t: Topology, place: Path) -> RunHandle:
-    settings = resolve_options(code={"backoff_initial_ms": 1, "message_timeout_s": 60.0})
+    settings = resolve_options(code={"backoff_initial_ms": 1, "message_timeout_s": 60.0, "max_restarts": 0})
     return start_in_process(RunRequest(t, settings, None, place / "state", append=True, master="", redact=None))
 
 
@@ -73,7 +74,7 @@ def test_what_a_broker_refused_to_be_told_is_told_by_the_next_process_and_not_wo
 ) -> None:
     publish(tmp_path, 4)
     with monkeypatch.context() as patching:
-        other = OtherConsumer(tmp_path, patching)
+        other = OtherConsumer(url_of(tmp_path, "orders"), patching)
         handle = started(pricing(tmp_path, follow=True), tmp_path)
         until(lambda: len(other.refused) == 4, what=lambda: (other.refused, other.taken, handle.progress()))
     with open_queue(url_of(tmp_path, "orders")) as orders:
@@ -109,7 +110,7 @@ def test_what_was_told_late_is_kept_no_longer(tmp_path: Path, monkeypatch: pytes
         until(lambda: number in invoices_of(tmp_path))
 
     with monkeypatch.context() as patching:
-        other = OtherConsumer(tmp_path, patching)
+        other = OtherConsumer(url_of(tmp_path, "orders"), patching)
         handle = started(pricing(tmp_path, follow=True), tmp_path)
         until(lambda: len(other.refused) == 4, what=handle.progress)
     for number in (8, 9):  # the second one's epoch says what the callbacks of the first one's have confirmed

@@ -27,7 +27,7 @@ from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.instances import own_instance
 from tupletree.runtimes.letter_delivery import refuse_columns
 from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter, LeaseSpoutAdapter, SpoutLoop
-from tupletree.runtimes.spark.driver.callbacks import Callbacks, ask_again, tell_last
+from tupletree.runtimes.spark.driver.callbacks import Callbacks, ask_again, tell_last, tell_settled
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, SpoutTask
 from tupletree.runtimes.spark.driver.intake import Intake
 from tupletree.runtimes.spark.driver.lease_planner import LeasePlanner
@@ -226,8 +226,10 @@ class Incarnation:
                 spout.spout.activate()
                 spout.active = True
         self._called.open(parts.clock.wall(), accounts.settled, may_wait=may_wait)
+        told: list[AlreadySettled] = []
         if recovered.last is not None:
             entry, _ = self._publisher.finish(recovered.last)
+            told = tell_settled(accounts, self.spouts)
             tell_last(parts.directory, entry, self.spouts)
         sweep_drafts(parts.directory)
         ask_again(accounts, recovered, self.spouts)
@@ -243,7 +245,7 @@ class Incarnation:
             parts,
             intake,
             self._settling,
-            Callbacks(self.spouts, intake, accounts, outages, parts.clock, retold),
+            Callbacks(self.spouts, intake, accounts, outages, parts.clock, retold, told),
             self._replays,
             recovered,
             events(self),

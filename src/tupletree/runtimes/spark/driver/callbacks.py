@@ -29,13 +29,13 @@ from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.topology.components import Spout
 from tupletree.topology.splits import LeaseSpout
-from tupletree.tracking.message_ids import id_from_plain, message_key
+from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_key
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.records import Acked, AlreadySettled, Died
 
 logger = logging.getLogger("tupletree.spark")
 
-__all__ = ["Callbacks", "ask_again", "tell_last"]
+__all__ = ["Callbacks", "ask_again", "tell_last", "tell_settled"]
 
 
 class Callbacks:
@@ -46,6 +46,7 @@ class Callbacks:
         intake: knows which messages a source without a position can hear of.
         accounts, outages, clock: of the run.
         retold: messages that were delivered again although they are settled: their outcome is told again.
+        told: to sources that deliver again, of earlier processes: see `tell_settled`.
 
     Attributes:
         stop_at_s: when the run ends at the latest (monotonic); None: no end was requested.
@@ -60,6 +61,7 @@ class Callbacks:
         outages: Outages,
         clock: Clock,
         retold: deque[AlreadySettled],
+        told: Sequence[AlreadySettled] = (),
     ) -> None:
         self.stop_at_s: float | None = None
         self.awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AsyncSpoutAdapter)]
@@ -70,7 +72,8 @@ class Callbacks:
         self._clock = clock
         self._retold = retold
         self._delivering_again = {spout.number: spout.spout for spout in spouts if _delivers_again(spout.spout)}
-        self._not_told: list[Acked | Died | AlreadySettled] = []
+        self._told = {(one.spout_task, message_key(one.message_id)): one.message_id for one in told}  # and kept
+        intake.look_again = self.look_again
         self._takes_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
         self._flushed = [spout for spout in spouts if type(spout.spout).flush is not Spout.flush]
 
@@ -143,19 +146,34 @@ class Callbacks:
     def _confirm(self, told: Sequence[Acked | Died | AlreadySettled]) -> None:
         """Forget messages that their sources know to be over. Others are kept, and looked at again with the next."""
         self.flush()  # confirmed means durable at the source
-        delivered = [one for one in told if self._intake.was_delivered(one.spout_task, one.message_id)]
+        for one in told:
+            was_delivered = self._intake.was_delivered(one.spout_task, one.message_id)
+            if one.spout_task in self._delivering_again:
+                self._told[one.spout_task, message_key(one.message_id)] = one.message_id
+            elif was_delivered:
+                with self._accounts.lock:
+                    self._accounts.pending.confirm(one.spout_task, one.message_id)
+        self.look_again()
+
+    def look_again(self) -> bool:
+        """Forget what sources that deliver again were told; whether there was any.
+
+        An id that is used again is then one of another message.
+        """
+        if not self._told:
+            return False
         not_told = {
             (number, message_key(message_id))
             for number, source in self._delivering_again.items()
             for message_id in source.not_told()
         }
-        before, self._not_told = self._not_told, []
+        kept = {key: self._told[key] for key in self._told if key in not_told}
+        over = [(key[0], message_id) for key, message_id in self._told.items() if key not in kept]
+        self._told = kept
         with self._accounts.lock:
-            for one in [*before, *delivered]:
-                if not_told and (one.spout_task, message_key(one.message_id)) in not_told:
-                    self._not_told.append(one)
-                else:
-                    self._accounts.pending.confirm(one.spout_task, one.message_id)
+            for spout_task, message_id in over:
+                self._accounts.pending.confirm(spout_task, message_id)
+        return bool(over)
 
     def _call(self, spout: SpoutTask, callback: Callable[..., None], *what: Any) -> None:
         """Make a callback, again while its source is not available.
@@ -191,6 +209,17 @@ def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
 
 def _delivers_again(source: Spout[Any]) -> TypeGuard[AsyncSpoutAdapter | LeaseSpout[Any]]:
     return isinstance(source, LeaseSpout) or (isinstance(source, AsyncSpoutAdapter) and source.delivers_again)
+
+
+def tell_settled(accounts: Accounts, spouts: Sequence[SpoutTask]) -> list[AlreadySettled]:
+    """Tell sources that deliver again what earlier processes have told, or not: until then it is not forgotten."""
+    told = []
+    for spout in spouts:
+        if _delivers_again(spout.spout):
+            for key, outcome in accounts.pending.messages_of(spout.number).unconfirmed.items():
+                told.append(AlreadySettled(outcome, spout.number, id_from_key(key)))
+                _tell_outcome(spout, told[-1])
+    return told
 
 
 def tell_last(directory: StateDirectory, entry: SettleEntry, spouts: Sequence[SpoutTask]) -> None:

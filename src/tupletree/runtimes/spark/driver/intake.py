@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-from array import array
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from tupletree.bolts.failures import safe_text
@@ -26,6 +24,7 @@ from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
 from tupletree.runtimes.spark.driver.epoch_size import EpochSize
 from tupletree.runtimes.spark.driver.lease_planner import LeasePlanner, TakenRows, place_taken, rows_of
+from tupletree.runtimes.spark.driver.message_columns import MessageColumns
 from tupletree.runtimes.spark.driver.split_planner import SplitPlanner
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
@@ -44,7 +43,7 @@ from tupletree.topology.components import Emit, MessageId, Reject, Spout
 from tupletree.topology.limits import max_pending
 from tupletree.topology.splits import LeaseSpout, SplitSpout
 from tupletree.tracking.key_lines import ANY
-from tupletree.tracking.message_ids import message_key, plain_id
+from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import AlreadySettled, Emission
 
@@ -59,7 +58,8 @@ class Intake:
 
     `answered` holds the numbers of spouts that answered a call of `next` since the run was first started on its state
     directory: what is not available to another one ends the start (`refuse_unavailable`). It is added to.
-    `lease_planner` must be set before a spout is asked whose messages executors take.
+    `lease_planner` must be set before a spout is asked whose messages executors take. `look_again` has sources asked
+    whether they know now what became of messages; whether they know of any.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Intake:
         answered: set[int] | None = None,
     ) -> None:
         self.lease_planner: LeasePlanner | None = None
+        self.look_again: Callable[[], bool] = lambda: False
         self._answered = set() if answered is None else answered
         self._first_asked_s: dict[int, float] = {}
         self._reader_of = readers_of(frame_maker.plan.spec)
@@ -322,8 +323,13 @@ class Intake:
                     self._append(spout, emission)
                 else:
                     known.append(emission)
-        for joined in known:
-            if isinstance(joined, AlreadySettled):
+        settled = {message_key(one.message_id): one for one in known if isinstance(one, AlreadySettled)}
+        if settled and self.look_again():
+            batch_ids = [one.message_id for one in batch]
+            again = [id_ is not None and message_key(id_) in settled for id_ in batch_ids]
+            self._take(spout, [*compress(batch, again)])
+        else:
+            for joined in settled.values():
                 self._retell(joined)
 
     def _cut(self, spout: SpoutTask, batch: Sequence[Emit[Any] | Reject]) -> Sequence[Emit[Any] | Reject]:
@@ -386,7 +392,7 @@ class Intake:
         )
         failures: dict[int, Failure] = {}
         epoch_frames = EpochFrames()
-        columns = _Columns()
+        columns = MessageColumns()
         taken: list[TakenRows] = []
         # The first numbers of an epoch are those of the rows that were planned (`SplitMessages.places_of`).
         planned = sum(split.rows for spout in self._spouts.values() for split in spout.planned)
@@ -444,56 +450,3 @@ def _has_answered(source: Spout[Any], given: object) -> bool:
     if isinstance(source, LeaseSpout):
         return given is not None
     return not isinstance(source, AsyncSpoutAdapter) or source.has_answered
-
-
-class _Columns:
-    """The message columns of an epoch while it is cut."""
-
-    def __init__(self) -> None:
-        self.tasks = array("I")
-        self.ids: list[Any] = []
-        self.roots = array("Q")
-        self.attempts = array("I")
-        self.first_emitted = array("d")
-        self.made = array("q")
-
-    def add(self, spout: SpoutTask, accounts: Accounts) -> None:
-        count = len(spout.roots)
-        self.tasks.extend([spout.number] * count)
-        self.ids.extend(spout.ids)
-        self.roots.extend(spout.roots)
-        self.attempts.extend(spout.attempts)
-        self.first_emitted.extend(accounts.pending.first_emitted_s(spout.roots))
-        if spout.made:
-            self._pad(len(self.roots) - count)
-            self.made.extend(spout.made)
-
-    def _pad(self, count: int) -> None:
-        """Messages of spouts without numbers have 0."""
-        self.made.extend([0] * (count - len(self.made)))
-
-    def retried(self) -> dict[int, int]:
-        """Root → attempt, of those beyond the first."""
-        return {root: attempt for root, attempt in zip(self.roots, self.attempts, strict=True) if attempt > 1}
-
-    def encode(self) -> tuple[Messages, bytes]:
-        """The columns, and the same as a section of the log."""
-        if self.made:
-            self._pad(len(self.roots))
-        messages = self._messages(self.ids, plain=False)
-        try:
-            return messages, msgspec.msgpack.encode(messages)
-        except (UnicodeEncodeError, OverflowError):  # lone surrogates, integers beyond 64 bits
-            messages = self._messages(list(map(plain_id, self.ids)), plain=True)
-            return messages, msgspec.msgpack.encode(messages)
-
-    def _messages(self, ids: list[Any], *, plain: bool) -> Messages:
-        return Messages(
-            tasks=self.tasks.tobytes(),
-            ids=ids,
-            ids_are_plain=plain,
-            roots=self.roots.tobytes(),
-            attempts=self.attempts.tobytes(),
-            first_emitted_s=self.first_emitted.tobytes(),
-            made=self.made.tobytes(),
-        )
