@@ -5,13 +5,16 @@
     tupletree queues depth "sqlite:///shop.db?queue=orders"
 
 The first line publishes 1,000 orders, of which every hundredth is no order at all. The run ends when the queue is
-empty; `--set follow=true` waits for more. `queue` is any broker that docs/queues.md names.
+empty; `--set follow=true` waits for more. `queue` is any broker that docs/queues.md names. If a run on Spark is killed
+and started again on its `--state-dir`, each order is sold once; with `--runtime local` at least once: what was not
+acked is sold again, to the same row of the table and under the same id.
 """
 
 from __future__ import annotations
 
 import sys
 import zlib
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -21,6 +24,8 @@ from tupletree.sinks import queue_sink, sql
 from tupletree.sources import queue as queue_of
 
 POISON_EVERY = 100
+
+ReadOn: TypeAlias = Literal["driver", "executors"]
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -57,6 +62,7 @@ def topology(
     table: str = "sqlite:///sales.db",
     follow: bool = False,
     lease_s: float = 60.0,
+    read_on: ReadOn = "driver",
 ) -> Topology:
     """Price orders.
 
@@ -65,9 +71,11 @@ def topology(
         table: URL of the database with the table `sales`.
         follow: wait for more when the queue is empty.
         lease_s: so long the orders of a run that was killed wait for another one.
+        read_on: who takes orders from the broker on Spark. Executors cannot from RabbitMQ and Kafka.
     """
     t = Topology("queue-pipeline")
-    orders = t.spout("orders", queue_of(url_of(queue, "orders"), Order, follow=follow, lease_s=lease_s))
+    source = queue_of(url_of(queue, "orders"), Order, follow=follow, lease_s=lease_s, read_on=read_on)
+    orders = t.spout("orders", source)
     sales = t.bolt("price", price, parallelism=2).shuffle(orders)
     t.sink("table", sql(table, "sales", key="id", message_type=Sale)).shuffle(sales)
     t.sink("sales", queue_sink(url_of(queue, "sales"), id="id", key="article")).shuffle(sales)

@@ -104,9 +104,15 @@ class Cluster:
         worker.wait()
 
     def kill_executor(self) -> None:
-        """Kill the JVM of one executor; its worker starts another."""
+        """Kill the JVM of one executor of the newest application; its worker starts another."""
         executors = [pid for worker in self.workers for pid in descendants(worker.pid) if _is_executor(pid)]
-        os.kill(executors[0], signal.SIGKILL)
+        os.kill(max(executors, key=_application_of), signal.SIGKILL)
+
+    def count_executors(self) -> int:
+        """How many executors were started for the newest application, those that ended included."""
+        folders = [path for path in self._folder.glob("work*/app-*/*") if path.name.isdigit()]
+        newest = max((path.parent.name for path in folders), default="")
+        return sum(1 for path in folders if path.parent.name == newest)
 
     def count_workers(self) -> int:
         """How many workers the master believes to be alive."""
@@ -157,6 +163,11 @@ def descendants(pid: int) -> list[int]:
 
 def _is_executor(pid: int) -> bool:
     return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _application_of(pid: int) -> str:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return words[words.index("--app-id") + 1]
 
 
 def _free_port() -> int:

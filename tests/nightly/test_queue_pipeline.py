@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.queues.selling import BROKERS, LEASE_S, Selling, served
+from examples.queue_pipeline import ReadOn
+from tests.queues.selling import BROKERS, KILL_MOMENTS, LEASE_S, READ_BY_EXECUTORS, Selling, served
 from tests.queues.servers import NatsServer, RabbitServer, RedisServer, nats_server, rabbit_server, redis_server
 
 pytestmark = pytest.mark.nightly
@@ -16,35 +16,38 @@ pytestmark = pytest.mark.nightly
 ON_SPARK = pytest.param("spark", marks=pytest.mark.spark)
 
 
-@pytest.fixture(params=BROKERS)
-def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Its URL."""
-    with served(request.param, tmp_path) as url:
-        yield url
+KILLED = [*BROKERS, "kafka"]
 
 
+@pytest.mark.parametrize(
+    ("broker", "read_on"),
+    [*((broker, "driver") for broker in KILLED), *((broker, "executors") for broker in READ_BY_EXECUTORS)],
+)
 @pytest.mark.parametrize("runtime", ["in process", ON_SPARK])
 def test_killed_three_times_on_spark_every_good_order_is_sold_exactly_once(
-    tmp_path: Path, broker: str, runtime: str
+    tmp_path: Path, broker: str, read_on: ReadOn, runtime: str
 ) -> None:
-    selling = Selling(tmp_path, broker, runtime)
-    for kills in range(3):
-        process = selling.start()
-        selling.sell(process, 0.2 * (kills + 1))
-        selling.kill(process)
-    selling.finish(selling.start())
-    assert selling.check() == Counter(selling.good)
+    with served(broker, tmp_path) as url:
+        selling = Selling(tmp_path, url, runtime, read_on)
+        for kills, moment in enumerate(KILL_MOMENTS):
+            process = selling.start()
+            selling.sell(process, 0.2 * (kills + 1), moment)
+            selling.kill(process, alone=kills == 0)
+        selling.finish(selling.start())
+        assert selling.check() == Counter(selling.good)
 
 
+@pytest.mark.parametrize("broker", KILLED)
 def test_killed_three_times_locally_every_good_order_is_sold_at_least_once(tmp_path: Path, broker: str) -> None:
     """By their keys the table has one row of each, and by their ids consumers of the queue know them."""
-    selling = Selling(tmp_path, broker, "local")
-    for kills in range(3):
-        process = selling.start()
-        selling.sell(process, 0.2 * (kills + 1))
-        selling.kill(process)
-    selling.finish_all()
-    selling.check()
+    with served(broker, tmp_path) as url:
+        selling = Selling(tmp_path, url, "local")
+        for kills in range(3):
+            process = selling.start()
+            selling.sell(process, 0.2 * (kills + 1))
+            selling.kill(process)
+        selling.finish_all()
+        selling.check()
 
 
 @pytest.mark.parametrize("server_of", [redis_server, nats_server, rabbit_server], ids=["redis", "nats", "rabbitmq"])
