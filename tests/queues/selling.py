@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from examples import queue_pipeline
 from examples.queue_pipeline import POISON_EVERY, PRICES, ReadOn, Sale, publish
 from tests.clusters import ROOT
@@ -121,10 +123,14 @@ def served(broker: str, place: Path) -> Iterator[str]:
         with nats_server() as nats:
             yield f"{nats.url}?lease_s={LEASE_S:g}"
     elif broker == "kafka":
+        pytest.importorskip("confluent_kafka")
+        from tupletree.queues.kafka.client import CLOCK
+
         with kafka_cluster() as kafka:
             url = f"{kafka.url}?partitions=3&session_s=6"
-            for queue in ("orders", "sales"):  # the mock cluster makes no topics for other processes
+            for queue in ("orders", "sales"):  # other processes cannot make topics at the mock cluster
                 open_queue(url_of(url, queue)).close()
+            kafka.tell("topic", CLOCK, 1)
             yield url
     else:
         with rabbit_server() as rabbit:

@@ -23,6 +23,9 @@ from tupletree.testing.in_process import start_in_process
 
 HANG_S = 60.0
 
+NEGATIVE = b'{"number": 3, "pears": -1}', "price: tupletree.errors.PermanentError: a negative number of pears"
+"""The dead letter of order 3."""
+
 
 class OtherConsumer:
     """Has every message, by another lease, before the broker is told what became of it; and keeps it until `die`."""
@@ -87,7 +90,45 @@ def test_what_a_broker_refused_to_be_told_is_told_by_the_next_process_and_not_wo
     assert (ended.acked, ended.dead, ended.open) == (4, 1, 0)
     assert invoices_of(tmp_path) == Counter([0, 1, 2, 9])
     with open_queue(url_of(tmp_path, "orders")) as orders:
-        assert (orders.depth().open, [*dead_of(orders)]) == (0, ["order-3"])
+        assert (orders.depth().open, dead_of(orders)) == (0, {"order-3": NEGATIVE})
+
+
+@pytest.mark.parametrize("read_on", ["driver", "executors"])
+def test_after_two_kills_the_queue_has_dead_letters_that_say_what_the_messages_died_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_on: str
+) -> None:
+    """The second process settles another epoch, and is killed before the first one's leases end."""
+
+    class Crash(BaseException):
+        """In the place of the end of the process."""
+
+    def reach(name: str) -> None:
+        if name == "callbacks.before":
+            raise Crash(name)
+
+    def start() -> None:
+        run_spark(
+            pricing(tmp_path, prefetch=10, lease_s=2.0, read_on=read_on),
+            tmp_path,
+            epoch_max_messages=10,
+            max_restarts=0,
+        )
+
+    publish(tmp_path, 40)
+    with monkeypatch.context() as patching:
+        patching.setattr(crash_points, "on_reached", reach)
+        patching.setattr(Queue, "fail", lambda given, failures: [])  # it gives nothing back
+        for _ in range(2):
+            with pytest.raises((TupletreeError, Crash)):
+                start()
+    with open_queue(url_of(tmp_path, "orders")) as orders:
+        assert (orders.depth().open, orders.depth().dead) == (40, 0)
+        assert len(numbered(tmp_path / "state" / "settles", ".settle")) == 2
+        start()
+        dead = dead_of(orders)
+        assert (orders.depth().open, [*dead]) == (0, ["order-3", "order-5"])
+    assert dead["order-3"] == NEGATIVE
+    assert "malformed" in dead["order-5"][1]
 
 
 def unconfirmed(place: Path) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.statedirs import open_state_dir
 from tests.tasks.streams import Line, Script, Word
@@ -19,6 +20,7 @@ from tupletree.config import Options
 from tupletree.errors import CheckpointError, ConfigError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes import run as api_run
+from tupletree.runtimes.deadletters import write_letters
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.spark.driver.archive import ArchivedEpoch, archive
 from tupletree.runtimes.spark.driver.callbacks import Callbacks, ask_again, tell_last
@@ -84,7 +86,7 @@ class Source:
             parts,
             intake,
             SettlingThread(unused, unused, self.accounts.settled),
-            Callbacks([self.spout], intake, self.accounts, outages, clock, told),
+            Callbacks([self.spout], intake, self.accounts, outages, clock, told, self.directory),
             unused,
             Recovered(records=[*records], next_epoch=len(records)),
             LoopEvents(),
@@ -122,6 +124,37 @@ def test_a_source_that_delivers_a_dead_message_again_is_told_that_this_is_final(
     assert failure.permanent
 
 
+def letter_of(message_id: object, failure: Failure, spout: str = "lines") -> DeadLetter:
+    return DeadLetter(
+        topology="driver", spout=spout, message_id=message_id, payload=None, payload_type="Line",
+        failure=failure, attempts=1, first_emitted_s=0.0, died_s=9.0,
+    )  # fmt: skip
+
+
+def test_a_source_that_delivers_dead_messages_again_is_told_what_they_died_of_the_last_time(source: Source) -> None:
+    last = Failure(kind=FailureKind.REJECTED, component="lines", error="no number")
+    number = 1 << 70
+    write_letters(source.directory.dead, 3, [letter_of("m", FAILURE), letter_of({"int": str(number)}, last)])
+    write_letters(source.directory.dead, 7, [letter_of("n", FAILURE), letter_of("m", last)])
+    write_letters(source.directory.dead, 8, [letter_of("m", FAILURE, "others"), letter_of("o", FAILURE)])
+    settled = [AlreadySettled(Outcome.DEAD, source.task, one) for one in ("m", number)]
+    source.loop(retold=(*settled, AlreadySettled(Outcome.ACKED, source.task, "n")))._call_back()
+    assert source.script.failed == [(one, replace(last, permanent=True)) for one in ("m", number)]
+    assert source.script.acked == ["n"]
+
+
+def test_letters_that_cannot_be_read_do_not_keep_a_source_from_being_told_that_a_message_is_dead(
+    source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_letters(source.directory.dead, 3, [letter_of("m", FAILURE)])
+    [path] = source.directory.dead.glob("*.jsonl")
+    path.write_bytes(b"{")
+    source.loop(retold=(AlreadySettled(Outcome.DEAD, source.task, "m"),))._call_back()
+    ((message_id, failure),) = source.script.failed
+    assert (message_id, failure.permanent) == ("m", True)
+    assert str(path) in caplog.text
+
+
 def test_a_log_that_another_start_wrote_is_never_settled_as_if_it_were_ours(source: Source) -> None:
     loop = source.loop()
     settling = loop._settling
@@ -148,10 +181,7 @@ def test_a_start_repeats_the_callbacks_of_dead_messages_also_of_earlier_epochs(s
     messages = msgspec.msgpack.encode(Messages())
     header = EpochHeader(epoch=4, generation=1, time_s=0.0, messages_length=len(messages))
     write_epoch(source.directory.epochs, header, [messages])
-    letter = DeadLetter(
-        topology="driver", spout="lines", message_id={"int": str(1 << 70)}, payload=None, payload_type="Line",
-        failure=FAILURE, attempts=5, first_emitted_s=0.0, died_s=9.0,
-    )  # fmt: skip
+    letter = letter_of({"int": str(1 << 70)}, FAILURE)
     entry = SettleEntry(
         epoch=4,
         generation=1,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from tupletree.durable import DECODE_ERRORS, open_file, private_folder, write_on
 from tupletree.errors import CheckpointError, ConfigError, Finding, ProcessingError
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
-from tupletree.tracking.message_ids import id_text
-from tupletree.tracking.outcomes import DeadLetter, FailureKind
+from tupletree.tracking.message_ids import id_from_plain, id_text, message_key
+from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
 
 __all__ = [
     "LETTER_FORMAT",
@@ -32,6 +32,7 @@ __all__ = [
     "is_durable_run",
     "is_local_run",
     "letters_of",
+    "newest_failures",
     "read",
     "read_letters",
     "request_replay",
@@ -85,6 +86,34 @@ def read_letters(directory: Path, number: int) -> list[DeadLetter]:
             return [msgspec.json.decode(line, type=_Line).letter for line in lines]
     except (OSError, *DECODE_ERRORS) as error:
         raise CheckpointError("dead letters cannot be read", where=str(path), got=str(error)) from error
+
+
+def newest_failures(
+    directory: Path, messages: Collection[tuple[str, Hashable]], today: Callable[[str], str]
+) -> dict[tuple[str, Hashable], Failure]:
+    """What messages died of the last time, without those that have no letter here.
+
+    Letters are read from the newest on, until all are found.
+
+    Args:
+        directory: the letters.
+        messages: each as its spout and its `message_key`.
+        today: gives the name that a spout has now.
+
+    Raises:
+        CheckpointError: a file is damaged.
+    """
+    found: dict[tuple[str, Hashable], Failure] = {}
+    missing = {*messages}
+    for number in reversed(stored_numbers(directory) if missing else []):
+        if not missing:
+            break
+        for letter in reversed(read_letters(directory, number)):
+            message = today(letter.spout), message_key(id_from_plain(letter.message_id))
+            if message in missing:
+                missing.remove(message)
+                found[message] = letter.failure
+    return found
 
 
 def is_local_run(state_dir: Path) -> bool:

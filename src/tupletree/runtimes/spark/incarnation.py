@@ -229,7 +229,7 @@ class Incarnation:
         told: list[AlreadySettled] = []
         if recovered.last is not None:
             entry, _ = self._publisher.finish(recovered.last)
-            told = tell_settled(accounts, self.spouts)
+            told = tell_settled(parts.directory, accounts, self.spouts)
             tell_last(parts.directory, entry, self.spouts)
         sweep_drafts(parts.directory)
         ask_again(accounts, recovered, self.spouts)
@@ -245,7 +245,7 @@ class Incarnation:
             parts,
             intake,
             self._settling,
-            Callbacks(self.spouts, intake, accounts, outages, parts.clock, retold, told),
+            Callbacks(self.spouts, intake, accounts, outages, parts.clock, retold, parts.directory, told),
             self._replays,
             recovered,
             events(self),

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
 from tupletree.clock import Clock
-from tupletree.errors import ConnectorError, is_outage
+from tupletree.errors import CheckpointError, ConnectorError, is_outage
+from tupletree.runtimes.deadletters import newest_failures
 from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
 from tupletree.runtimes.spark.driver.intake import Intake
@@ -46,6 +47,7 @@ class Callbacks:
         intake: knows which messages a source without a position can hear of.
         accounts, outages, clock: of the run.
         retold: messages that were delivered again although they are settled: their outcome is told again.
+        directory: of the run: it has the letters of those that are dead.
         told: to sources that deliver again, of earlier processes: see `tell_settled`.
 
     Attributes:
@@ -61,6 +63,7 @@ class Callbacks:
         outages: Outages,
         clock: Clock,
         retold: deque[AlreadySettled],
+        directory: StateDirectory,
         told: Sequence[AlreadySettled] = (),
     ) -> None:
         self.stop_at_s: float | None = None
@@ -71,6 +74,7 @@ class Callbacks:
         self._outages = outages
         self._clock = clock
         self._retold = retold
+        self._directory = directory
         self._delivering_again = {spout.number: spout.spout for spout in spouts if _delivers_again(spout.spout)}
         self._told = {(one.spout_task, message_key(one.message_id)): one.message_id for one in told}  # and kept
         intake.look_again = self.look_again
@@ -108,8 +112,8 @@ class Callbacks:
         if not self._retold:
             return False
         retold = [*self._retold]
-        for settled in retold:
-            self._call(self._spouts[settled.spout_task], _tell_outcome, self._spouts[settled.spout_task], settled)
+        for spout, callback, what in _callbacks_of(retold, self._spouts, self._directory):
+            self._call(spout, callback, *what)
         self._retold.clear()
         self._confirm(retold)
         return True
@@ -198,27 +202,46 @@ class Callbacks:
                 return
 
 
-def _tell_outcome(spout: SpoutTask, settled: AlreadySettled) -> None:
-    if settled.outcome is Outcome.ACKED:
-        spout.spout.ack(settled.message_id)
-    else:
-        text = "dead: see the dead letters"
-        failure = Failure(kind=FailureKind.ERROR, error=text, component=spout.name, permanent=True)
-        spout.spout.fail(settled.message_id, failure)
+def _callbacks_of(
+    settled: Sequence[AlreadySettled], spouts: Mapping[int, SpoutTask], directory: StateDirectory
+) -> Iterator[tuple[SpoutTask, Callable[..., None], tuple[Any, ...]]]:
+    """Which callbacks, with what, tell sources of these messages again: of dead ones what their letters say."""
+    dead = {(spouts[one.spout_task].name, message_key(one.message_id)) for one in settled if not _is_acked(one)}
+    failures = {}
+    try:
+        failures = newest_failures(directory.dead, dead, directory.upgrades.today)
+    except CheckpointError as error:  # that they are dead is known without it
+        logger.warning("sources are not told again what messages died of: %s", error)
+    for one in settled:
+        spout = spouts[one.spout_task]
+        if _is_acked(one):
+            yield spout, spout.spout.ack, (one.message_id,)
+        else:
+            failure = failures.get((spout.name, message_key(one.message_id)))
+            if failure is None:
+                text = "it died before, and its dead letter is not at hand"
+                failure = Failure(kind=FailureKind.ERROR, error=text, component=spout.name)
+            yield spout, spout.spout.fail, (one.message_id, replace(failure, permanent=True))
+
+
+def _is_acked(settled: AlreadySettled) -> bool:
+    return settled.outcome is Outcome.ACKED
 
 
 def _delivers_again(source: Spout[Any]) -> TypeGuard[AsyncSpoutAdapter | LeaseSpout[Any]]:
     return isinstance(source, LeaseSpout) or (isinstance(source, AsyncSpoutAdapter) and source.delivers_again)
 
 
-def tell_settled(accounts: Accounts, spouts: Sequence[SpoutTask]) -> list[AlreadySettled]:
+def tell_settled(directory: StateDirectory, accounts: Accounts, spouts: Sequence[SpoutTask]) -> list[AlreadySettled]:
     """Tell sources that deliver again what earlier processes have told, or not: until then it is not forgotten."""
-    told = []
-    for spout in spouts:
-        if _delivers_again(spout.spout):
-            for key, outcome in accounts.pending.messages_of(spout.number).unconfirmed.items():
-                told.append(AlreadySettled(outcome, spout.number, id_from_key(key)))
-                _tell_outcome(spout, told[-1])
+    told = [
+        AlreadySettled(outcome, spout.number, id_from_key(key))
+        for spout in spouts
+        if _delivers_again(spout.spout)
+        for key, outcome in accounts.pending.messages_of(spout.number).unconfirmed.items()
+    ]
+    for _, callback, what in _callbacks_of(told, {spout.number: spout for spout in spouts}, directory):
+        callback(*what)
     return told
 
 
