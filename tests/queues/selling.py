@@ -266,7 +266,7 @@ class Selling:
         poison = {f"order-{number}" for number in range(self.count)} - self.good
         assert {one.message_id for one in letters} == poison
         assert self.runtime == "local" or len(letters) == len(poison)
-        in_folder = Counter(row["id"] for row in read_rows(self.place / "sold"))
+        in_folder: Counter[str] = Counter(str(row["id"]) for row in read_rows(self.place / "sold"))
         in_table = Counter(str(one) for (one,) in rows_of(self.place, "each_time", "id"))
         assert {*in_folder} == {*in_table} == self.good
         found = in_folder | in_table
