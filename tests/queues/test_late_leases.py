@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from tupletree.queues import Failure, Message, Queue, open_queue
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle, RunRequest
+from tupletree.runtimes.spark.driver import lease_planner
 from tupletree.runtimes.spark.format import segments
 from tupletree.runtimes.spark.worker import taking
 from tupletree.sinks import queue_sink
@@ -280,3 +282,23 @@ def test_what_executors_took_and_another_consumer_has_by_now_is_not_worked(
     made = queue(url, Order, lease_s=60.0, read_on="executors")
     assert isinstance(made, ExecutorQueueSpout)
     asyncio.run(work(made))
+
+
+def test_more_is_taken_at_once_after_messages_that_are_over_and_came_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause follows where executors found nothing, and not where all that they found is known."""
+    published(tmp_path, 40)
+
+    def crash(name: str) -> None:
+        if name == "callbacks.before":
+            raise Crash(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(crash_points, "on_reached", crash)
+        with pytest.raises((TupletreeError, Crash)):
+            started(chained(tmp_path, lease_s=60.0), tmp_path, epoch_max_messages=20).wait(HANG_S)
+    assert ready_of(tmp_path) == 40
+    monkeypatch.setattr(lease_planner, "EMPTY_PAUSES", math.inf)
+    assert started(chained(tmp_path), tmp_path, epoch_max_messages=5).wait(HANG_S).open == 0
+    assert invoices_of(tmp_path) == Counter(range(40))
