@@ -108,7 +108,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
     --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 lock: ## Resolve the dependencies anew for every platform and Python (needs a set-up .venv)
-	$(COMPILE) --group dev --extra java --extra sql --extra redis --extra nats --extra rabbitmq --extra kafka --extra delta --extra metrics --extra routes --extra embed \
+	$(COMPILE) --group dev --extra java --extra sql --extra redis --extra nats --extra rabbitmq --extra kafka --extra sqs --extra delta --extra metrics --extra routes --extra embed \
 	    --extra otel --extra openlineage --extra cloudevents pyproject.toml --output-file requirements.lock $(LOCK_OPTIONS)
 	$(COMPILE) --group release --output-file requirements-release.lock $(LOCK_OPTIONS)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.queues.servers import KafkaCluster, RabbitServer, kafka_cluster, rabbit_server
+from tests.queues.servers import KafkaCluster, RabbitServer, SqsServer, kafka_cluster, rabbit_server, sqs_server
 
 
 @pytest.fixture(scope="session")
@@ -29,4 +29,13 @@ def kafka() -> Iterator[KafkaCluster]:
     """Tests that use it are of the group `kafka`, which runs in one process."""
     pytest.importorskip("confluent_kafka")
     with kafka_cluster() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def sqs() -> Iterator[SqsServer]:
+    """Tests that use it are of the group `sqs`, which runs in one process."""
+    pytest.importorskip("boto3")
+    pytest.importorskip("moto")
+    with sqs_server() as started:
         yield started

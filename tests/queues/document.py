@@ -18,6 +18,7 @@ from tupletree.queues.nats import CAPABILITIES as NATS
 from tupletree.queues.rabbitmq import CAPABILITIES as RABBITMQ
 from tupletree.queues.redis import CAPABILITIES as REDIS
 from tupletree.queues.sqlite import CAPABILITIES
+from tupletree.queues.sqs import CAPABILITIES as SQS
 from tupletree.testing.queue_conformance import BrokerUnderTest
 
 DOCUMENT = ROOT / "docs" / "queues.md"
@@ -92,6 +93,7 @@ def capabilities_table(folder: Path) -> str:
         "nats": NATS,
         "rabbitmq": RABBITMQ,
         "kafka": KAFKA,
+        "sqs": SQS,
         "folder": folder_broker(folder).FolderBroker.capabilities,
     }
     rows = [f"| Capability | What it is | {' | '.join(brokers)} |", "|---|---|" + "---|" * len(brokers)]

@@ -61,13 +61,15 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
         self.watcher: Watcher | None = None
 
-    def run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
-        """Start it, and return when it answers."""
+    def run(
+        self, command: list[str], environment: dict[str, str] | None = None, *, stdin: int = subprocess.DEVNULL
+    ) -> None:
+        """Start it, and return when it answers. What it prints can be read where it is told something."""
         self.process = subprocess.Popen(
             command,
             env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdin=stdin,
+            stdout=stdin,
             stderr=subprocess.DEVNULL,
             start_new_session=environment is not None,  # a kill meets what it started, too
         )
@@ -296,3 +298,67 @@ def kafka_cluster() -> Iterator[KafkaCluster]:
             yield cluster
         assert process.stdin is not None
         process.stdin.close()  # it ends with that, as it does when this process dies
+
+
+class SqsServer(Server):
+    """moto's server of SQS, which keeps all in memory. It can be killed and started again, and has forgotten all then.
+
+    Attributes:
+        ahead_s: how far its clock was moved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.ahead_s = 0.0
+
+    @property
+    def url(self) -> str:
+        return f"sqs://eu-west-1?endpoint=http://127.0.0.1:{self.port}"
+
+    def start(self, *queues: str) -> None:
+        """With these queues, by their names at the service."""
+        self.run([sys.executable, "-m", "tests.queues.sqs_server", str(self.port), *queues], stdin=subprocess.PIPE)
+
+    def tell(self, *words: object) -> None:
+        """A command of tests/queues/sqs_server.py."""
+        assert self.process is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write((" ".join(map(str, words)) + "\n").encode())
+        self.process.stdin.flush()
+        assert self.process.stdout.readline().strip() == b"0"
+
+    def advance(self, seconds: float) -> None:
+        """Move its clock."""
+        self.tell("advance", seconds)
+        self.ahead_s += seconds
+
+    def kill(self) -> None:
+        process = self.process
+        super().kill()
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
+
+@contextmanager
+def sqs_server(*queues: str) -> Iterator[SqsServer]:
+    """With a login for it in the environment, where the library of AWS looks first."""
+    with tempfile.TemporaryDirectory(prefix="tt-sqs-") as folder, pytest.MonkeyPatch.context() as patching:
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS"):
+            patching.delenv(name, raising=False)
+        for name, value in {**NOBODYS_LOGIN, "AWS_EC2_METADATA_DISABLED": "true"}.items():
+            patching.setenv(name, value)
+        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+            patching.setenv(name, str(Path(folder) / "none"))
+        server = SqsServer(Path(folder))
+        server.start(*queues)
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+NOBODYS_LOGIN = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "nobodys-s3cret"}
+"""moto takes any."""

@@ -33,6 +33,7 @@ _EXTRAS = {
     "nats": (("nats-py",), "queues on a NATS server"),
     "rabbitmq": (("pika",), "queues on a RabbitMQ server"),
     "kafka": (("confluent-kafka",), "queues on a Kafka cluster"),
+    "sqs": (("boto3",), "queues on Amazon SQS"),
 }
 """Extra → its packages, and what needs them. `java` has a row of its own."""
 

@@ -60,6 +60,7 @@ _schemes: dict[str, _Scheme] = {
     "amqp": _RABBITMQ,
     "amqps": _RABBITMQ,
     "kafka": _Scheme("tupletree.queues.kafka:open_kafka", "kafka"),
+    "sqs": _Scheme("tupletree.queues.sqs:open_sqs", "sqs"),
 }
 
 

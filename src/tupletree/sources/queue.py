@@ -80,8 +80,8 @@ def queue(
         max_deliveries: a message that was delivered more often, because processes died of it, is a dead letter.
         ordered: see `Broker.declare`.
         read_on: who leases messages and makes values of their bodies on Spark. "executors" spares the driver both, and
-            every body; acks stay with it. It needs a broker whose handles any connection may settle, so RabbitMQ
-            and Kafka are refused. The other runtime does not tell one from the other.
+            every body; acks stay with it. It needs a broker whose handles any connection may settle, so RabbitMQ,
+            Kafka and SQS are refused. The other runtime does not tell one from the other.
 
     Raises:
         ConfigError: a wrong URL, format or number.
