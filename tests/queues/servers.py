@@ -344,14 +344,7 @@ class SqsServer(Server):
 
 @contextmanager
 def sqs_server(*queues: str) -> Iterator[SqsServer]:
-    """With a login for it in the environment, where the library of AWS looks first."""
-    with tempfile.TemporaryDirectory(prefix="tt-sqs-") as folder, pytest.MonkeyPatch.context() as patching:
-        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS"):
-            patching.delenv(name, raising=False)
-        for name, value in {**NOBODYS_LOGIN, "AWS_EC2_METADATA_DISABLED": "true"}.items():
-            patching.setenv(name, value)
-        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-            patching.setenv(name, str(Path(folder) / "none"))
+    with tempfile.TemporaryDirectory(prefix="tt-sqs-") as folder:
         server = SqsServer(Path(folder))
         server.start(*queues)
         try:
