@@ -87,3 +87,49 @@ def test_constructors_have_few_parameters() -> None:
     many = {name: count for name, _, node in classes() if (count := parameters(node)) > MOST_PARAMETERS}
     assert many.keys() - MANY_PARAMETERS.keys() == set(), many
     assert MANY_PARAMETERS.keys() - many.keys() == set(), "listed as an exception without need"
+
+
+FEW = {
+    "src/tupletree/tracking/acker.py: self._generations": "has as many as the settings say, three by default",
+}
+"""`path: dict` → why it may be a plain one."""
+
+
+def names_of_firsts(tree: ast.AST) -> set[str]:
+    """What `next(iter(…))` is asked for the first of, itself or its items."""
+    return {
+        ast.unparse(asked).removesuffix(".items()")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "next"
+        for inner in node.args[:1]
+        if isinstance(inner, ast.Call) and ast.unparse(inner.func) == "iter"
+        for asked in inner.args
+    }
+
+
+def names_of_removals(tree: ast.AST) -> set[str]:
+    """What entries are removed from by their keys."""
+    removed = {
+        ast.unparse(target.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Delete)
+        for target in node.targets
+        if isinstance(target, ast.Subscript)
+    }
+    return removed | {
+        ast.unparse(node.func.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "pop"
+    }
+
+
+def test_the_oldest_of_a_dict_is_removed_from_an_ordered_one_only() -> None:
+    """The first key of a plain dict is searched for from its beginning, where the removed ones were: each removal from
+    100,000 took 54 µs, and takes 3 from an OrderedDict."""
+    plain = {
+        f"{name_of(path)}: {name}"
+        for path in source_files()
+        for name in names_of_firsts(tree_of(path)) & names_of_removals(tree_of(path))
+        if "OrderedDict" not in path.read_text(encoding="utf-8")
+    }
+    assert plain == FEW.keys()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -126,9 +126,9 @@ class BrokerSpout(AsyncSpout[T]):
         self._acks: dict[str, Delivery] = {}  # by message, until `flush`
         self._failures: dict[str, Failure] = {}
         self._letters: dict[str, tuple[Delivery, str]] = {}  # with the reasons
-        self._settled: dict[str, _Settled] = {}  # see `_remember`
+        self._settled: OrderedDict[str, _Settled] = OrderedDict()  # see `_remember`
         self._unsure: set[str] = set()  # of these: whether the broker has them still
-        self._acked: dict[str, float] = {}  # when what was acked had been published, see `_remember_ack`
+        self._acked: OrderedDict[str, float] = OrderedDict()  # when that had been published, see `_remember_ack`
         self._coming: dict[str, float] = {}  # given back, in no number of the broker's → until when it is expected
         self._decode = self._decoder()
         try:
@@ -544,11 +544,11 @@ def _told(table: dict[str, R], told: dict[str, R], refused: set[str]) -> list[st
     return lost
 
 
-def _keep_newest(table: dict[str, R], message_id: str, one: R) -> None:
-    table.pop(message_id, None)
+def _keep_newest(table: OrderedDict[str, R], message_id: str, one: R) -> None:
     table[message_id] = one
+    table.move_to_end(message_id)
     if len(table) > MAX_SETTLED:
-        del table[next(iter(table))]
+        table.popitem(last=False)
 
 
 def _note_outage(leasing: asyncio.Task[None]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -98,7 +98,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._ready: deque[tuple[Delivery, Any]] = deque()
         self._lines: dict[Any, deque[Delivery]] = {}  # of keys with a call; what is in no queue may start
         self._running: dict[int, CallContext] = {}
-        self._turns: dict[Delivery, None] = {}  # where results leave in order: what has not left, as it came
+        self._turns: OrderedDict[Delivery, None] = OrderedDict()  # whose results leave in order, as it came
         self._ended: dict[Delivery, tuple[int, CallContext, BaseException | None]] = {}  # not their turn yet
         self._started = OPENING
         self._looked_s = 0.0

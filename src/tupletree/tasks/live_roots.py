@@ -10,6 +10,7 @@ Spout machines write on their threads, bolts read on theirs. A reader may be a m
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 from itertools import filterfalse
 from typing import TYPE_CHECKING
@@ -47,7 +48,7 @@ class LiveRoots:
         self._in_flight: dict[int, Container[int]] = {}
         self._id_of: dict[int, Callable[[int], MessageId | None]] = {}
         self._first_s: dict[int, Callable[[int], float | None]] = {}
-        self._ended: dict[int, dict[int, MessageId]] = {}
+        self._ended: dict[int, OrderedDict[int, MessageId]] = {}
 
     def register(
         self,
@@ -67,7 +68,7 @@ class LiveRoots:
         self._in_flight[spout_task] = in_flight
         self._id_of[spout_task] = id_of
         self._first_s[spout_task] = first_s
-        self._ended[spout_task] = {}
+        self._ended[spout_task] = OrderedDict()
 
     def note_failed(self, now_s: float) -> None:
         """Note that an attempt failed."""
@@ -83,7 +84,7 @@ class LiveRoots:
             ended = self._ended[spout_task]
             ended[root] = message_id
             if len(ended) > MAX_ENDED:
-                del ended[next(iter(ended))]
+                ended.popitem(last=False)
 
     def ids_of(self, roots: Sequence[int]) -> tuple[MessageId, ...]:
         """The message ids of open attempts, and of those that failed last."""

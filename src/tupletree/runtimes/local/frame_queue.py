@@ -7,7 +7,7 @@ one slow call, never for all that wait.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 
 from tupletree.data.frames import Frame
@@ -30,7 +30,7 @@ class FrameQueue:
     def __init__(self, machines: Mapping[int, Machine]) -> None:
         self.ready: deque[Frame] = deque()
         self._machines = machines
-        self._aside: dict[int, deque[Frame]] = {}
+        self._aside: OrderedDict[int, deque[Frame]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self.ready or self._aside)
@@ -73,7 +73,8 @@ class FrameQueue:
             frame, rest = machine.cut(frame, limit, out)
             waiting.appendleft(rest)
             tuples -= before - limit
-        del self._aside[task]
         if waiting:
-            self._aside[task] = waiting  # last in the queue now
+            self._aside.move_to_end(task)  # last in the queue now
+        else:
+            del self._aside[task]
         return frame, tuples

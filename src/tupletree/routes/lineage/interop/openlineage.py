@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ class RunEvents:
         self._pipeline = pipeline
         self._routes = routes or {}
         self._namespace = namespace
-        self._executions: dict[str, _Execution] = {}
+        self._executions: OrderedDict[str, _Execution] = OrderedDict()
         self._unsent: list[RunEvent] = []
         self._ended: deque[tuple[str, str, float]] = deque() if ended is None else ended
         self.where = "OpenLineage"
@@ -130,7 +130,7 @@ class RunEvents:
         execution = self._executions.get(name)
         if execution is None:
             if len(self._executions) >= MAX_EXECUTIONS:
-                del self._executions[next(iter(self._executions))]
+                self._executions.popitem(last=False)
             execution = self._executions[name] = _Execution()
             self._unsent.append(self._event(RunState.START, record.started_s, name))
         if record.route not in execution.routes:

@@ -10,6 +10,7 @@ Needs the extra `otel`.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -84,8 +85,8 @@ class SpanStore:
         self._resource = resource or Resource.create({SERVICE_NAME: pipeline})
         self._scope = InstrumentationScope("tupletree.routes")
         self._common = {"tupletree.pipeline": pipeline}
-        self._deliveries: dict[tuple[str, int], _Open] = {}
-        self._batches: dict[tuple[str, int], _Open] = {}
+        self._deliveries: OrderedDict[tuple[str, int], _Open] = OrderedDict()
+        self._batches: OrderedDict[tuple[str, int], _Open] = OrderedDict()
         self._unsent: list[ReadableSpan] = []
         self.where = type(exporter).__name__
 
