@@ -32,7 +32,7 @@ Report = tuple[int, Any, Any]
 
 
 class PlanRunner(Protocol):
-    """Runs the whole plan of a topology over one epoch, once. Called by one thread; `cancel` by any."""
+    """Runs the whole plan of a topology over one epoch, once. Called by one thread; `take` by another, `cancel` by any."""
 
     @property
     def one_host(self) -> bool:
@@ -47,7 +47,7 @@ class PlanRunner(Protocol):
         """
 
     def take(self, requests: Sequence[TakeRequest]) -> list[Taken]:
-        """Have executors take messages from brokers, one task for each request; called by the loop's thread.
+        """Have executors take messages from brokers, one task for each request; also while an epoch is run.
 
         An exception means that a task was lost too often: what it took is delivered again.
         """
