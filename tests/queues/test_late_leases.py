@@ -302,3 +302,25 @@ def test_more_is_taken_at_once_after_messages_that_are_over_and_came_again(
     monkeypatch.setattr(lease_planner, "EMPTY_PAUSES", math.inf)
     assert started(chained(tmp_path), tmp_path, epoch_max_messages=5).wait(HANG_S).open == 0
     assert invoices_of(tmp_path) == Counter(range(40))
+
+
+def test_a_job_that_would_take_messages_after_the_end_of_its_run_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(tmp_path, 20)
+    taking_now, cancelled = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> bytes:
+        taking_now.set()
+        assert cancelled.wait(HANG_S)
+        raise InterruptedError("the job was cancelled")
+
+    monkeypatch.setattr(in_process, "take", wait)
+    monkeypatch.setattr(in_process.InProcessPlanRunner, "cancel", lambda _: cancelled.set())
+    monkeypatch.setattr(lease_planner, "CLOSE_S", 0.01)
+    handle = started(chained(tmp_path, follow=True), tmp_path)
+    until(taking_now.is_set)
+    handle.stop()
+    handle.wait(HANG_S)
+    assert cancelled.is_set()
+    assert ready_of(tmp_path) == 20

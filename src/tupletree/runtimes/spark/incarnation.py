@@ -204,7 +204,7 @@ class Incarnation:
             directory, accounts, codecs, clock, settings.sinks, self._called, request.redact, stored
         )
         self._runner = self._make_runner()  # before the spouts are opened: the program has them as they were declared
-        self._lease_planner = LeasePlanner(plan, options, directory, clock, self._runner.take, surroundings.taking())
+        self._lease_planner = LeasePlanner(plan, options, directory, clock, self._runner, surroundings.taking())
         self._opened: list[SpoutTask] = []
         self._settling: Settling | None = None
         self._loop: Loop | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -37,6 +37,7 @@ from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.format.wire import Unreadable
 from tupletree.runtimes.spark.settle.epoch_runs import BROKEN_EXECUTIONS
 from tupletree.runtimes.spark.settle.outages import outage_in
+from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
 from tupletree.runtimes.spark.settle.publish import remove
 from tupletree.runtimes.spark.settle.shutdown import first_line, is_final
 from tupletree.topology.components import Emit, Reject
@@ -75,7 +76,7 @@ class LeasePlanner:
         options: of the run.
         directory: of the run.
         clock: of the run.
-        take: has executors take; see `PlanRunner.take`.
+        runner: has executors take.
         executor: where that is waited for: the loop goes on meanwhile.
 
     Attributes:
@@ -88,14 +89,14 @@ class LeasePlanner:
         options: Options,
         directory: StateDirectory,
         clock: Clock,
-        take: Callable[[Sequence[TakeRequest]], list[Taken]],
+        runner: PlanRunner,
         executor: Executor,
     ) -> None:
         self.segments = SegmentReader(directory.segments, plan.spec)
         self._plan = plan
         self._directory = directory
         self._clock = clock
-        self._take = take
+        self._runner = runner
         self._executor = executor
         self._pending: dict[int, tuple[Future[list[Taken]], int]] = {}
         self._is_tracked = options.acker_tasks > 0
@@ -129,7 +130,7 @@ class LeasePlanner:
             return []
         crash_point("take.before")
         requests = self._requests(spout, epoch, count, max_bytes)
-        self._pending[number] = self._executor.submit(self._take, requests), epoch
+        self._pending[number] = self._executor.submit(self._runner.take, requests), epoch
         return self.hear(spout, source)
 
     def hear(self, spout: SpoutTask, source: LeaseSpout[Any]) -> list[Emit[Any] | Reject] | None:
@@ -185,7 +186,8 @@ class LeasePlanner:
                 for one in taking.result(CLOSE_S):
                     if one.leases:
                         sources[number].accept(one.leases)
-            except Exception as error:  # noqa: BLE001 - a job that was cancelled; the leases end by themselves
+            except Exception as error:  # noqa: BLE001 - a job that failed, or still waits; the leases end by themselves
+                self._runner.cancel()  # else it would take messages for nobody, some time
                 logger.warning(
                     "what executors were about to take comes back when its leases end: %s", first_line(error)
                 )

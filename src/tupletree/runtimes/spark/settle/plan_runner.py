@@ -32,7 +32,7 @@ Report = tuple[int, Any, Any]
 
 
 class PlanRunner(Protocol):
-    """Runs the whole plan of a topology over one epoch, once. Called by one thread; `take` by another, `cancel` by any."""
+    """Runs the whole plan of a topology over one epoch, once. `run` is for one thread, `take` for another one."""
 
     @property
     def one_host(self) -> bool:
@@ -53,7 +53,7 @@ class PlanRunner(Protocol):
         """
 
     def cancel(self) -> None:
-        """Cancel a run that is under way; it raises."""
+        """Cancel what is under way; it raises. Of any thread."""
 
 
 class Backend(Protocol):
