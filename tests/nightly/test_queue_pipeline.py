@@ -42,9 +42,9 @@ def test_killed_three_times_locally_every_good_order_is_sold_at_least_once(tmp_p
     """By their keys the table has one row of each, and by their ids consumers of the queue know them."""
     with served(broker, tmp_path) as url:
         selling = Selling(tmp_path, url, "local")
-        for kills in range(3):
+        for kills, moment in enumerate(["", "its orders are acked", ""]):
             process = selling.start()
-            selling.sell(process, 0.2 * (kills + 1))
+            selling.sell(process, 0.2 * (kills + 1), moment)
             selling.kill(process)
         selling.finish_all()
         selling.check()

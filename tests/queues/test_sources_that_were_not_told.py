@@ -5,20 +5,33 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.queues.test_sources_and_sinks import dead_of, invoices_of, pricing, publish, run_spark, url_of
+from tests.queues.test_sources_and_sinks import (
+    Invoice,
+    Order,
+    dead_of,
+    invoices_of,
+    price,
+    pricing,
+    publish,
+    run_spark,
+    url_of,
+)
 from tests.until import until
 from tupletree import Topology
 from tupletree.config import resolve_options
 from tupletree.errors import TupletreeError
-from tupletree.queues import Delivery, Failure, Letter, Message, Queue, open_queue
+from tupletree.queues import Delivery, Depth, Failure, Letter, Message, Queue, open_queue
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.spark.format.entries import numbered, read_settle
+from tupletree.sinks import queue_sink
+from tupletree.sources import queue
 from tupletree.testing.in_process import start_in_process
 
 HANG_S = 60.0
@@ -194,3 +207,70 @@ def test_a_queue_whose_end_was_known_before_a_crash_is_asked_again_and_left_empt
     assert invoices_of(tmp_path) == Counter([0, 1, 2])
     with open_queue(url_of(tmp_path, "orders")) as orders:
         assert (orders.depth().open, orders.depth().dead) == (0, 1)
+
+
+TAKEN: list[Delivery] = []
+LOOKS: list[str] = []
+"""A driver that leases does so again and again; one whose executors lease asks how many messages there are."""
+
+
+def refuse_late(place: Path, _: Invoice) -> bytes:
+    """The body of a row that cannot be, as is found when its message has come again, and was looked at."""
+    with open_queue(url_of(place, "orders")) as orders:
+        orders.fail([Failure(handle=TAKEN[0].handle, counts=False)])  # as if its lease had ended
+    until(lambda: len(TAKEN) == 2)
+    looks = len(LOOKS)
+    until(lambda: len(LOOKS) > looks + 5)
+    raise ValueError("no such invoice")
+
+
+@pytest.mark.parametrize("read_on", ["driver", "executors"])
+def test_a_message_that_comes_again_while_its_rows_are_written_is_dead_if_the_sink_refuses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_on: str
+) -> None:
+    """The broker is not to hear that it was acked, which it is in the journal until then.
+
+    It was taken by a process that was killed: what one has in hand itself is not asked for.
+    """
+
+    class Crash(BaseException):
+        """In the place of the end of the process."""
+
+    def reach(name: str) -> None:
+        if name == "epoch.after_log":
+            raise Crash(name)
+
+    TAKEN.clear()
+    LOOKS.clear()
+    lease, depth = Queue.lease, Queue.depth
+
+    def noting(given: Queue, limit: int, **named: Any) -> Sequence[Delivery]:
+        found = lease(given, limit, **named)
+        TAKEN.extend(found)
+        LOOKS.append("lease")
+        return found
+
+    def noting_depth(given: Queue) -> Depth:
+        LOOKS.append("depth")
+        return depth(given)
+
+    monkeypatch.setattr(Queue, "lease", noting)
+    monkeypatch.setattr(Queue, "depth", noting_depth)
+    publish(tmp_path, 1)
+    t = Topology("refusing")
+    orders = t.spout("orders", queue(url_of(tmp_path, "orders"), Order, follow=True, read_on=read_on))  # type: ignore[call-overload]
+    sink = queue_sink(url_of(tmp_path, "invoices"), body=partial(refuse_late, tmp_path))
+    t.sink("invoices", sink).shuffle(t.bolt("price", price).shuffle(orders))
+    with monkeypatch.context() as patching:
+        patching.setattr(crash_points, "on_reached", reach)
+        patching.setattr(Queue, "fail", lambda given, failures: [])  # it gives nothing back
+        with pytest.raises((TupletreeError, Crash)):
+            started(t, tmp_path).wait(HANG_S)
+    assert len(TAKEN) == 1
+    handle = started(t, tmp_path)
+    with open_queue(url_of(tmp_path, "orders")) as inbound:
+        until(lambda: inbound.broker.depth("orders").open == 0, what=handle.progress)
+        [(_, reason)] = dead_of(inbound).values()
+    assert "no such invoice" in reason
+    handle.stop()
+    assert handle.wait(HANG_S).dead == 1

@@ -48,7 +48,7 @@ from tupletree.sources import items
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_log import PendingChanges
-from tupletree.tracking.records import AlreadySettled, Emission, SourceRetry
+from tupletree.tracking.records import Acked, AlreadySettled, Died, Emission, SourceRetry
 from tupletree.tracking.retry import RetryPolicy
 
 FAILURE = Failure(kind=FailureKind.ERROR, error="boom")
@@ -141,6 +141,28 @@ def test_a_source_that_delivers_dead_messages_again_is_told_what_they_died_of_th
     source.loop(retold=(*settled, AlreadySettled(Outcome.ACKED, source.task, "n")))._call_back()
     assert source.script.failed == [(one, replace(last, permanent=True)) for one in ("m", number)]
     assert source.script.acked == ["n"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_comes_again_while_its_epoch_is_published_is_told_once_that_is_done(source: Source, refused: bool) -> None:
+    """A sink may refuse its row until then: it is dead, and its source is not to hear that it was acked."""
+    loop = source.loop(
+        retold=(AlreadySettled(Outcome.ACKED, source.task, "m"), AlreadySettled(Outcome.ACKED, source.task, "before"))
+    )
+    source.accounts.settled = 0  # its callbacks are still to be made
+    loop._call_back()
+    assert (source.script.acked, source.script.failed) == ([], [])
+    loop._records[0] = source.record(0)
+    outcomes = EpochOutcomes(0)
+    if refused:
+        outcomes.died.append(Died(source.task, "lines", "m", Line("x"), FAILURE, 1, 0.0, 0.0, 11))
+    else:
+        outcomes.acked.append(Acked(source.task, "m", 0.0, 1))
+    loop._outcomes.append(outcomes)
+    loop._call_back()
+    loop._call_back()
+    assert source.script.acked == (["before"] if refused else ["m", "before"])
+    assert source.script.failed == ([("m", replace(FAILURE, permanent=True))] if refused else [])
 
 
 def test_letters_that_cannot_be_read_do_not_keep_a_source_from_being_told_that_a_message_is_dead(

@@ -75,6 +75,7 @@ class Callbacks:
         self._outages = outages
         self._clock = clock
         self._retold = retold
+        self._told_epoch = accounts.settled
         self._directory = directory
         self._delivering_again = {spout.number: spout.spout for spout in spouts if _delivers_again(spout.spout)}
         self._told = {(one.spout_task, message_key(one.message_id)): one.message_id for one in told}  # and kept
@@ -109,8 +110,11 @@ class Callbacks:
                     logger.exception("deactivating spout %s failed", spout.name)
 
     def tell_again(self) -> bool:
-        """Tell the outcomes that are to be told again; whether there were any."""
-        if not self._retold:
+        """Tell the outcomes that are to be told again; whether there were any.
+
+        Not while an epoch is being published, of which they may be: a sink may refuse a row yet. `tell` tells these.
+        """
+        if not self._retold or self._accounts.settled > self._told_epoch:
             return False
         retold = [*self._retold]
         for spout, callback, what in _callbacks_of(retold, self._spouts, self._directory):
@@ -142,11 +146,22 @@ class Callbacks:
             spout = spouts[retry.spout_task]
             self._call(spout, spout.spout.fail, retry.message_id, retry.failure)
             self._intake.ask_again(retry.spout_task)
+        self._told_epoch = outcomes.epoch
+        self._forget_retold([*outcomes.acked, *outcomes.died])
         if any(spout.position is None for spout in spouts.values()):
             self._confirm([*outcomes.acked, *outcomes.died])
         else:
             self.flush()
         return [retry.spout_task for retry in outcomes.source_retries]
+
+    def _forget_retold(self, told: Sequence[Acked | Died]) -> None:
+        """They came again while their epoch was published, and have been told now."""
+        if not self._retold:
+            return
+        over = {(one.spout_task, message_key(one.message_id)) for one in told}
+        kept = [one for one in self._retold if (one.spout_task, message_key(one.message_id)) not in over]
+        self._retold.clear()
+        self._retold.extend(kept)
 
     def _confirm(self, told: Sequence[Acked | Died | AlreadySettled]) -> None:
         """Forget messages that their sources know to be over. Others are kept, and looked at again with the next."""
