@@ -29,6 +29,7 @@ pytest.importorskip("moto")
 
 from tests.queues.sqs_queues import queue_of, theirs
 from tupletree.queues.sqs.broker import SqsBroker
+from tupletree.queues.sqs.wire import received_of
 
 pytestmark = pytest.mark.xdist_group("sqs")
 
@@ -100,6 +101,28 @@ def test_a_part_of_a_request_that_fails_is_a_refused_handle_or_an_outage(sqs: Sq
         assert queue.broker.fail([Failure(handle=left.handle)]) == [left.handle]
 
 
+def test_what_an_ordered_queue_did_not_take_is_not_overtaken_by_what_comes_behind_it(sqs: SqsServer) -> None:
+    with queue_of(sqs, "overtaken", ordered=True) as queue:
+        sent = [Message(id=f"m{number}", key="k") for number in range(25)]
+        sqs.tell("lose", 9, "InternalError", 1)
+        with pytest.raises(ConnectorError, match="InternalError"):
+            queue.publish(sent)
+        assert queue.depth().ready == 10, "no second request was made"
+        queue.publish(sent)
+        assert queue.depth().ready == 25
+
+
+def test_a_server_that_says_neither_when_nor_how_often_has_messages_all_the_same() -> None:
+    raw = {"MessageId": "1", "ReceiptHandle": "r", "Body": "x"}
+    pack = {"tupletree": {"DataType": "String", "StringValue": '{"id":"m","not_before_ms":5000}'}}
+    received = received_of({**raw, "MessageAttributes": pack})
+    assert (received.message.id, received.due_s, received.deliveries) == ("m", 5.0, 1)
+    odd = received_of({**raw, "Attributes": {"ApproximateReceiveCount": "many"}})
+    assert (odd.message, odd.deliveries) == (Message(id="1", body=b"x"), 1)
+    broken = {"tupletree": {"DataType": "String", "StringValue": '{"id":"m","body":"base64"}'}}
+    assert received_of({**raw, "MessageAttributes": broken}).message.body == b"x"
+
+
 def test_a_dead_letter_whose_message_could_not_be_deleted_is_not_stored_twice(sqs: SqsServer) -> None:
     with queue_of(sqs, "buried") as queue:
         queue.publish([Message(id="a")])
@@ -169,7 +192,7 @@ def test_a_queue_that_is_deleted_is_named_and_can_be_declared_again(sqs: SqsServ
     [
         ("eu-west-1/orders", "?queue=orders"),
         ("127.0.0.1:4566", "?endpoint=http://"),
-        ("eu-west-1?timeout_s=0", "timeout_s"),
+        ("eu-west-1?timeout_s=1", "timeout_s"),
         ("eu-west-1?endpoint=ftp://127.0.0.1", "http://"),
         ("eu-west-1?endpoint=http://ann:s3cret@127.0.0.1", "without a login"),
         ("ann:s3cret@eu-west-1", "AWS_ACCESS_KEY_ID"),

@@ -235,7 +235,7 @@ class SqsBroker(Broker):
         beyond: list[tuple[Received, int]] = []
         taken: list[Lease] = []
         for began_s, one in arrived:
-            at_s = one.first_s if one.count == 1 else now_s
+            at_s = one.first_s if one.count == 1 and one.first_s else now_s
             size = len(one.message.body)
             if one.due_s > at_s:
                 early.append((one, max(1, min(math.ceil(one.due_s - at_s), LONGEST_HIDDEN_S))))

@@ -7,6 +7,7 @@ Refuses to know messages and capabilities: they are in `broker`.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
@@ -168,8 +169,8 @@ class SqsClient:
             raise self._closed() from error
 
     def now_s(self) -> float:
-        """Unix time by the service's clock, a second behind it at most. After the first answer only."""
-        return self.clock() + (self._ahead_s or 0.0)
+        """Unix time by the service's clock, a second behind it at most; by this host's, if no answer had a date."""
+        return time.time() if self._ahead_s is None else self.clock() + self._ahead_s
 
     def close(self) -> None:
         """Disconnect. Harmless if repeated."""

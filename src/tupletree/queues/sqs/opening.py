@@ -34,8 +34,8 @@ def open_sqs(url: QueueUrl) -> SqsBroker:
             next_step="name another server with ?endpoint=http://host:port",
         )
     timeout_s = settings.get("timeout_s", 10.0)
-    if not 1 <= timeout_s <= 1e4:
-        raise ConfigError("wrong value for timeout_s", where=url.shown, got=str(timeout_s), expected="1 to 10,000")
+    if not 2 <= timeout_s <= 1e4:
+        raise ConfigError("wrong value for timeout_s", where=url.shown, got=str(timeout_s), expected="2 to 10,000")
     endpoint = settings.get("endpoint", "")
     if (endpoint and not endpoint.startswith(("http://", "https://"))) or "@" in endpoint:
         raise ConfigError(

@@ -133,7 +133,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
         message: the message.
         receipt: names this receipt to the service.
         service_id: what the service calls the message.
-        sent_s, first_s: when it was sent, and received for the first time, by the service's clock.
+        sent_s, first_s: when it was sent, and first received, by the service's clock; 0 if it does not say.
         count: how often it was received.
         due_s: Unix time before which it may not be leased; 0 means none that the service does not keep.
         dead_deliveries, published_s, reason: what a dead letter says of its message.
@@ -153,7 +153,7 @@ class Received(msgspec.Struct, frozen=True, gc=False):
     @property
     def deliveries(self) -> int:
         """How often it was received when it might be leased: not counted is when it came only to be hidden again."""
-        early = math.ceil((self.due_s - self.first_s) / LONGEST_HIDDEN_S) if self.due_s > self.first_s else 0
+        early = math.ceil((self.due_s - self.first_s) / LONGEST_HIDDEN_S) if 0 < self.first_s < self.due_s else 0
         return max(1, self.count - early)
 
 
