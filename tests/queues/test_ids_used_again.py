@@ -13,13 +13,14 @@ import pytest
 from tests.queues.test_sources_and_sinks import CONTEXT, HANG_S, Order, invoices_of, price, url_of
 from tests.queues.test_sources_that_were_not_told import OtherConsumer, started, unconfirmed
 from tests.until import until
-from tupletree import Topology
-from tupletree.errors import TupletreeError
+from tupletree import AsyncSpout, Emit, TaskContext, Topology
+from tupletree.errors import EndOfInput, TupletreeError
 from tupletree.queues import Delivery, Failure, Letter, Message, Queue, open_queue
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import queue_sink
 from tupletree.sources import broker_spout, queue
+from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure as Verdict
 from tupletree.tracking.outcomes import FailureKind
 
@@ -174,10 +175,11 @@ def test_after_a_restart_ids_are_kept_no_longer_than_their_messages_may_come_aga
     assert unconfirmed(tmp_path) == {"order-0", "order-1", "order-2"}
     handle = priced(tmp_path, read_on)
     work(tmp_path, 7)  # from now on the broker was asked
+    work(tmp_path, 8)  # and from now on all has come that it had given before
     for again in range(2):
         work(tmp_path, 0, 1)
         work(tmp_path, 7)
-        assert invoices_of(tmp_path) == Counter({0: 2 + again, 1: 2 + again, 2: 1, 7: 2 + again})
+        assert invoices_of(tmp_path) == Counter({0: 2 + again, 1: 2 + again, 2: 1, 7: 2 + again, 8: 1})
     stopped(handle)
     assert unconfirmed(tmp_path) <= {"order-0", "order-1", "order-7"}
 
@@ -224,3 +226,54 @@ def test_in_a_run_a_message_is_worked_whose_id_was_that_of_one_that_another_cons
     work(tmp_path, 0)
     stopped(handle)
     assert invoices_of(tmp_path) == Counter({0: 2})
+
+
+class GivenBefore(AsyncSpout[Order]):
+    """Gives one message; in a later process again, in a `next` that had it before its ack and returns after that."""
+
+    message_type = Order
+
+    def __init__(self, *, is_later: bool) -> None:
+        self.is_later = is_later
+
+    async def open(self, context: TaskContext) -> None:
+        self.acked = asyncio.Event()
+        self.given = 0
+
+    async def next(self) -> Emit[Order]:
+        if self.given == 1:
+            raise EndOfInput
+        if self.is_later:
+            await self.acked.wait()
+        self.given += 1
+        return Emit(Order(0, 1), "order-0")
+
+    def ack(self, message_id: MessageId) -> None:
+        self.acked.set()
+
+    def not_told(self) -> list[MessageId]:
+        return []
+
+
+def test_a_delivery_that_a_source_gave_before_it_was_told_of_the_message_is_no_new_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Crash(BaseException):
+        """In the place of the end of the process."""
+
+    def crash(name: str) -> None:
+        if name == "epoch.after_log":
+            raise Crash(name)
+
+    def handle(*, is_later: bool) -> RunHandle:
+        t = Topology("pricing")
+        orders = t.spout("orders", GivenBefore(is_later=is_later))
+        t.sink("invoices", queue_sink(url_of(tmp_path, "invoices"))).shuffle(t.bolt("price", price).shuffle(orders))
+        return started(t, tmp_path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(crash_points, "on_reached", crash)
+        with pytest.raises((TupletreeError, Crash)):
+            handle(is_later=False).wait(HANG_S)
+    assert handle(is_later=True).wait(HANG_S).open == 0
+    assert invoices_of(tmp_path) == Counter({0: 1})

@@ -88,6 +88,8 @@ class AsyncSpoutAdapter(Spout[Any]):
         is_asked_first: the source has not answered its first call yet.
         has_answered: it had answered when `next` was called last: without that nothing is known of it.
         on_given: called when an answer came.
+        calls: how often the source was asked for messages.
+        taken: of so many calls the answers came to the caller, who has dealt with them.
     """
 
     def __init__(self, spout: AsyncSpout[Any], loop: SpoutLoop, idle_wait_s: float) -> None:
@@ -95,6 +97,7 @@ class AsyncSpoutAdapter(Spout[Any]):
         self.delivers_again = type(spout).not_told is not AsyncSpout.not_told
         self.is_asked_first = True
         self.has_answered = False
+        self.calls = self.taken = 0
         self._spout = spout
         self._loop = loop
         self._idle_wait_s = idle_wait_s
@@ -132,9 +135,15 @@ class AsyncSpoutAdapter(Spout[Any]):
             self.flush()
             self.snapshot()
             self._was_told_to_retry = False
+            self._count_call()
             self._asked = self._loop.start(self._ask())
             self._asked.add_done_callback(lambda _: self.on_given())
         return None
+
+    def _count_call(self) -> None:
+        """Who asks again has dealt with all that was given before."""
+        self.taken = self.calls
+        self.calls += 1
 
     def ack(self, message_id: MessageId) -> None:
         """See `AsyncSpout.ack`; `flush` makes the call."""
@@ -251,6 +260,7 @@ class LeaseSpoutAdapter(AsyncSpoutAdapter, LeaseSpout[Any]):
         """See `LeaseSpout`."""
         self.flush()
         self.is_asked_first = False
+        self._count_call()
         planned: int = self._loop.call((self._leases.plan, (max_messages,)))
         return planned
 

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
-from tupletree.topology.components import Spout
+from tupletree.topology.components import MessageId, Spout
 from tupletree.topology.splits import LeaseSpout
 from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_key
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
@@ -78,7 +79,7 @@ class Callbacks:
         self._told_epoch = accounts.settled
         self._directory = directory
         self._delivering_again = {spout.number: spout.spout for spout in spouts if _delivers_again(spout.spout)}
-        self._told = {(one.spout_task, message_key(one.message_id)): one.message_id for one in told}  # and kept
+        self._told = {(one.spout_task, message_key(one.message_id)): _Told(one.message_id) for one in told}  # and kept
         intake.look_again = self.look_again
         self._takes_acks = any(type(spout.spout).ack is not Spout.ack for spout in spouts)
         self._flushed = [spout for spout in spouts if type(spout.spout).flush is not Spout.flush]
@@ -169,7 +170,9 @@ class Callbacks:
         for one in told:
             was_delivered = self._intake.was_delivered(one.spout_task, one.message_id)
             if one.spout_task in self._delivering_again:
-                self._told[one.spout_task, message_key(one.message_id)] = one.message_id
+                key = one.spout_task, message_key(one.message_id)
+                was_before = key in self._told and self._told[key].was_delivered
+                self._told[key] = _Told(one.message_id, was_delivered or was_before)
             elif was_delivered:
                 with self._accounts.lock:
                     self._accounts.pending.confirm(one.spout_task, one.message_id)
@@ -187,9 +190,11 @@ class Callbacks:
             for number, source in self._delivering_again.items()
             for message_id in source.not_told()
         }
-        kept = {key: self._told[key] for key in self._told if key in not_told}
-        over = [(key[0], message_id) for key, message_id in self._told.items() if key not in kept]
-        self._told = kept
+        over = []
+        for key, one in [*self._told.items()]:
+            if key not in not_told and _may_forget(self._delivering_again[key[0]], one):
+                over.append((key[0], one.message_id))
+                del self._told[key]
         with self._accounts.lock:
             for spout_task, message_id in over:
                 self._accounts.pending.confirm(spout_task, message_id)
@@ -216,6 +221,27 @@ class Callbacks:
                 if asks:
                     self._outages.over(spout.name)
                 return
+
+
+@dataclass
+class _Told:
+    """A message whose source was told of it. `calls`: to the source, when it was not to deliver it again any more."""
+
+    message_id: MessageId
+    was_delivered: bool = False
+    calls: int = -1
+
+
+def _may_forget(source: Spout[Any], told: _Told) -> bool:
+    """Whether all has come here that a source gave before it was told.
+
+    Of a message of an earlier process it may have given another delivery, which waits: that is no new message.
+    """
+    if told.was_delivered or not isinstance(source, AsyncSpoutAdapter):
+        return told.was_delivered
+    if told.calls < 0:
+        told.calls = source.calls
+    return source.taken >= told.calls
 
 
 def _callbacks_of(
