@@ -67,6 +67,8 @@ def test_the_error_of_a_wrong_url_shows_nothing_of_its_password(text: str) -> No
     [
         ("sqlit:///q.db", "did you mean sqlite://?"),
         ("gopher://me:hunter2@host", "sqlite://"),
+        ("gopher://me:hunter2@host", "register_scheme"),
+        ("gopher://me:hunter2@host", "an entry point of the group tupletree.queues"),
         ("sqlite:///", "sqlite:////var"),
         ("sqlite://q.db", "sqlite:///orders.db"),
         ("sqlite:///:memory:", "is a file"),

@@ -245,7 +245,8 @@ class Broker(ABC):
     `publish`, `settle` or `move` may have happened or not; repeat it, with the same ids. Nothing that returned is lost.
 
     "Refused": operations on handles return those whose lease was not held any more. Such a message was settled, or is
-    with another consumer, or waits to be leased; it is not the caller's any more, and nothing has to be done.
+    with another consumer, or waits to be leased; it is not the caller's any more, and nothing has to be done. From the
+    end of a lease until its message is leased again a broker may also take the handle: the embedded queue does.
 
     Attributes:
         capabilities: what it can do.
@@ -354,7 +355,8 @@ class Broker(ABC):
             letters: as for `dead_letter`.
             publish: queue → messages.
             within: is called with the broker's transaction before it commits, to run statements of the caller's own.
-                What it raises undoes all. See `runs_sql`.
+                What it raises undoes all. See `runs_sql`. The transaction has `execute(statement, …)`, whose parameters
+                are written as the broker's driver has them, and `publish`, `ack`, `fail` and `dead_letter` as here.
 
         Raises:
             LeaseLostError: handles that are refused. With `atomic_settle` nothing happened; otherwise all else did.

@@ -23,6 +23,12 @@ __all__ = ["ENTRY_POINTS", "check_url", "connect", "open_queue", "register_schem
 ENTRY_POINTS = "tupletree.queues"
 """Group of entry points by which an installed package adds a scheme: its name is the scheme, its value the function."""
 
+OWN_SCHEME = (
+    "for a broker of your own call register_scheme in this process, or install a package with an entry point of the "
+    f"group {ENTRY_POINTS}, which the command line and other processes find, too; see docs/queues.md, "
+    "A broker of your own"
+)
+
 Opening = Callable[[QueueUrl], Broker]
 
 
@@ -65,9 +71,10 @@ _schemes: dict[str, _Scheme] = {
 
 
 def register_scheme(scheme: str, opening: Opening | str, *, extra: str = "") -> None:
-    """Let `connect` open URLs of this scheme.
+    """Let `connect` open URLs of this scheme, in this process.
 
-    An installed package does the same with an entry point of the group `tupletree.queues`.
+    Other processes (the command line, Spark's executors) do not know of it: for them an installed package has an entry
+    point of the group `tupletree.queues`.
 
     Args:
         scheme: what is before `://`, in lower case.
@@ -171,5 +178,5 @@ def _unknown(scheme: str) -> ConfigError:
         "no broker is known for the scheme of this URL",
         got=f"{scheme}://…",
         expected=f"one of {', '.join(f'{name}://' for name in known)}",
-        next_step=f"did you mean {near}://?" if near else "docs/queues.md tells how to add a broker of your own",
+        next_step=f"did you mean {near}://?" if near else OWN_SCHEME,
     )

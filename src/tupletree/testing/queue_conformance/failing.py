@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tupletree.queues import Failure, Letter
-from tupletree.testing.queue_conformance.harness import Bench, must, scenario
+from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
 __all__ = ["FAILING"]
 
@@ -16,7 +16,7 @@ def a_failed_message_comes_again_at_once(bench: Bench) -> None:
         [leased] = bench.lease()
         must(leased.deliveries == delivery, f"it is delivery {delivery}", leased)
         must(leased.message == published, "the message is as it was", leased)
-        must(not bench.broker.fail([Failure(handle=leased.handle)]), "a fail within the lease is not refused")
+        empty(bench.broker.fail([Failure(handle=leased.handle)]), "a fail within the lease is not refused")
 
 
 def _delayed(bench: Bench) -> None:
@@ -32,13 +32,13 @@ def a_message_that_failed_with_a_delay_comes_when_it_is_over(bench: Bench) -> No
     bench.broker.fail(
         [Failure(handle=one.handle, delay_s=bench.lease_s * (1 + number % 2)) for number, one in enumerate(leased)]
     )
-    must(not bench.lease(), "none comes before its time")
+    empty(bench.lease(), "none comes before its time")
     if "delayed" in bench.can.states:
-        must(bench.broker.depth(bench.queue).delayed == 10, "they count as delayed")
+        equal(bench.broker.depth(bench.queue).delayed, 10, "they count as delayed")
     bench.advance(bench.lease_s * 1.05)
-    must(len(bench.lease()) == 5, "those of the short delay come first")
+    equal(len(bench.lease()), 5, "those of the short delay come first")
     bench.advance(bench.lease_s * 1.1)
-    must({one.deliveries for one in bench.lease()} == {2, 3}, "then the others, and those whose second lease ended")
+    equal({one.deliveries for one in bench.lease()}, {2, 3}, "then the others, and those whose second lease ended")
 
 
 @scenario()
@@ -65,7 +65,7 @@ def one_poison_among_a_hundred_holds_up_no_other(bench: Bench) -> None:
         done, poison = done + len(good), poison + len(bad)
     must(done == 99, "the others are done", done)
     must(poison >= 1, "the poison was tried")
-    must(bench.broker.depth(bench.queue).open == 1, "the poison is still there")
+    equal(bench.broker.depth(bench.queue).open, 1, "the poison is still there")
 
 
 @scenario()
@@ -90,10 +90,10 @@ def a_dead_letter_never_comes_again(bench: Bench) -> None:
     """It is counted, and kept with its body and its reason."""
     bench.publish(b"poison", b"good")
     poison, good = bench.lease()
-    must(not bench.broker.dead_letter([Letter(handle=poison.handle, reason="no JSON: «é»")]), "it is taken")
+    empty(bench.broker.dead_letter([Letter(handle=poison.handle, reason="no JSON: «é»")]), "it is taken")
     bench.broker.ack([good.handle])
     bench.let_leases_end()
-    must(not bench.lease(), "it does not come again")
+    empty(bench.lease(), "it does not come again")
     depth = bench.broker.depth(bench.queue)
     must((depth.dead, depth.open) == (1, 0), "it counts as dead", depth)
     if "dead" in bench.can.peek:

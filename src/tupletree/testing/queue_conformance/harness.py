@@ -12,7 +12,7 @@ from typing import Literal
 from tupletree.queues import Broker, Capabilities, Delivery, Message, NotCapableError
 from tupletree.testing.conformance.runtime import NotConformingError
 
-__all__ = ["Bench", "BrokerUnderTest", "QueueScenario", "check", "messages", "must", "scenario"]
+__all__ = ["Bench", "BrokerUnderTest", "QueueScenario", "check", "empty", "equal", "messages", "must", "scenario"]
 
 Outcome = Literal["held", "refused", "not asked"]
 
@@ -20,9 +20,14 @@ Outcome = Literal["held", "refused", "not asked"]
 class BrokerUnderTest(ABC):
     """One broker.
 
+    Scenarios make queues with names of their own and leave them behind, empty or not. They may follow each other on one
+    broker; still, give the suite a database, or a server, that you can throw away.
+
     Attributes:
         name: in test names and messages.
-        lease_s: seconds of the scenarios' leases and delays: as short as the broker allows where time is real.
+        lease_s: seconds of the scenarios' leases and delays: as short as the broker allows where time is real. One
+            scenario lets `remembers_acked_s` go by as well, and one 1.2 times `max_lease_s`, if that is at most 20
+            times this: connect with short ones where time is real.
         large_bytes: body of the large message, if the broker takes that much.
     """
 
@@ -111,6 +116,17 @@ def must(condition: object, text: str, got: object = None) -> None:
     """Raise NotConformingError unless the condition holds."""
     if not condition:
         raise NotConformingError(text if got is None else f"{text}; got {got!r:.500}")
+
+
+def equal(got: object, expected: object, text: str) -> None:
+    """Raise NotConformingError, with both, unless they are equal."""
+    if got != expected:
+        raise NotConformingError(f"{text}; got {got!r:.500}; expected {expected!r:.500}")
+
+
+def empty(got: object, text: str) -> None:
+    """Raise NotConformingError, with what was got, unless there is none of it."""
+    must(not got, text, got)
 
 
 Play = Callable[[Bench], None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tupletree.queues import Delivery, Failure, Letter, Message
-from tupletree.testing.queue_conformance.harness import Bench, must, scenario
+from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
 __all__ = ["LEASING"]
 
@@ -17,8 +17,8 @@ def consumers_share_a_queue_and_no_message(bench: Bench) -> None:
     must(len(first) <= 10 and len(second) <= 10, "a lease takes no more than its limit")
     both = [*first, *second, *bench.lease()]
     must(sorted(int(one.message.body) for one in both) == list(range(30)), "each message has one holder", both)
-    must(len({one.handle for one in both}) == 30, "each lease has a handle of its own")
-    must(not bench.broker.lease(bench.queue, 10), "there is no other message")
+    equal(len({one.handle for one in both}), 30, "each lease has a handle of its own")
+    empty(bench.broker.lease(bench.queue, 10), "there is no other message")
 
 
 @scenario()
@@ -28,10 +28,10 @@ def a_consumer_that_dies_with_ten_gives_all_ten_back(bench: Bench) -> None:
     dying = bench.connect()
     held = bench.lease(10, broker=dying)
     must(len(held) == 10, "it holds ten", held)
-    must(not bench.lease(), "a lease holds")
+    empty(bench.lease(), "a lease holds")
     dying.close()
     if bench.can.leases_survive:
-        must(not bench.lease(), "a lease holds though its holder is gone")
+        empty(bench.lease(), "a lease holds though its holder is gone")
         bench.let_leases_end()
     again = bench.broker.lease(bench.queue, 10, lease_s=bench.lease_s, wait_s=bench.lease_s * 0.8)
     again += bench.lease()
@@ -48,10 +48,10 @@ def of_two_consumers_one_dies_between_work_and_ack(bench: Bench) -> None:
     bench.let_leases_end()
     [again] = bench.lease()
     must(again.message.id == lost.message.id, "it comes again", again)
-    must(not bench.broker.ack([again.handle]), "the ack is taken")
+    empty(bench.broker.ack([again.handle]), "the ack is taken")
     bench.let_leases_end()
-    must(not bench.lease(), "it is gone")
-    must(bench.broker.depth(bench.queue).open == 0, "nothing is left")
+    empty(bench.lease(), "it is gone")
+    equal(bench.broker.depth(bench.queue).open, 0, "nothing is left")
 
 
 @scenario("fencing")
@@ -62,16 +62,16 @@ def the_handle_of_an_old_lease_is_refused(bench: Bench) -> None:
     bench.let_leases_end()
     [new] = bench.lease()
     must(new.handle != old.handle, "each lease has a handle of its own", (old, new))
-    must([*bench.broker.ack([old.handle])] == [old.handle], "a late ack is refused")
-    must([*bench.broker.fail([Failure(handle=old.handle)])] == [old.handle], "a late fail is refused")
+    equal([*bench.broker.ack([old.handle])], [old.handle], "a late ack is refused")
+    equal([*bench.broker.fail([Failure(handle=old.handle)])], [old.handle], "a late fail is refused")
     if bench.can.extend:
-        must([*bench.broker.extend([old.handle], 1000)] == [old.handle], "a late extension is refused")
+        equal([*bench.broker.extend([old.handle], 1000)], [old.handle], "a late extension is refused")
     if bench.can.dead_letters:
         letter = Letter(handle=old.handle, reason="late")
-        must([*bench.broker.dead_letter([letter])] == [old.handle], "a late dead letter is refused")
-    must(not bench.lease(), "the new lease is untouched")
-    must([*bench.broker.ack([old.handle, new.handle])] == [old.handle], "of a batch the others are taken")
-    must(bench.broker.depth(bench.queue).open == 0, "it is done")
+        equal([*bench.broker.dead_letter([letter])], [old.handle], "a late dead letter is refused")
+    empty(bench.lease(), "the new lease is untouched")
+    equal([*bench.broker.ack([old.handle, new.handle])], [old.handle], "of a batch the others are taken")
+    equal(bench.broker.depth(bench.queue).open, 0, "it is done")
 
 
 @scenario("fencing")
@@ -80,10 +80,10 @@ def a_handle_is_good_for_one_end(bench: Bench) -> None:
     bench.publish(b"a", b"b")
     first, second = bench.lease()
     bench.broker.fail([Failure(handle=first.handle)])
-    must([*bench.broker.ack([first.handle])] == [first.handle], "an ack after a fail is refused")
+    equal([*bench.broker.ack([first.handle])], [first.handle], "an ack after a fail is refused")
     bench.broker.ack([second.handle])
-    must([*bench.broker.fail([Failure(handle=second.handle)])] == [second.handle], "a fail after an ack is refused")
-    must([one.message.body for one in bench.lease()] == [b"a"], "the first verdict counts")
+    equal([*bench.broker.fail([Failure(handle=second.handle)])], [second.handle], "a fail after an ack is refused")
+    equal([one.message.body for one in bench.lease()], [b"a"], "the first verdict counts")
 
 
 def _extended(bench: Bench) -> None:
@@ -99,12 +99,12 @@ def a_slow_handler_that_extends_its_lease_runs_once(bench: Bench) -> None:
     other = bench.connect() if bench.can.by_message else bench.broker
     for _ in range(6):
         bench.advance(bench.lease_s / 2)
-        must(not bench.broker.extend([slow.handle], bench.lease_s), "an extension within the lease is taken")
+        empty(bench.broker.extend([slow.handle], bench.lease_s), "an extension within the lease is taken")
         come = bench.lease(broker=other)
         must(all(one.message.id == quick.message.id for one in come), "an extended message stays with its holder", come)
         other.ack([one.handle for one in come])
-    must(not bench.broker.ack([slow.handle]), "its ack is taken")
-    must(bench.broker.depth(bench.queue).open == 0, "both are done")
+    empty(bench.broker.ack([slow.handle]), "its ack is taken")
+    equal(bench.broker.depth(bench.queue).open, 0, "both are done")
 
 
 @scenario()
@@ -116,11 +116,11 @@ def no_lease_lasts_longer_than_the_broker_says(bench: Bench) -> None:
     [slow] = bench.broker.lease(bench.queue, lease_s=bench.can.max_lease_s * 2)
     must(slow.lease_s <= bench.can.max_lease_s, "the delivery says how long the lease is", slow)
     bench.advance(bench.can.max_lease_s * 0.6)
-    must(not bench.broker.extend([slow.handle], bench.can.max_lease_s), "an extension within the lease is taken")
-    must(not bench.lease(broker=bench.connect()), "it holds")
+    empty(bench.broker.extend([slow.handle], bench.can.max_lease_s), "an extension within the lease is taken")
+    empty(bench.lease(broker=bench.connect()), "it holds")
     bench.advance(bench.can.max_lease_s * 0.6)
-    must([*bench.broker.extend([slow.handle])] == [slow.handle], "then it is refused")
-    must(len(bench.lease()) == 1, "and the message comes again")
+    equal([*bench.broker.extend([slow.handle])], [slow.handle], "then it is refused")
+    equal(len(bench.lease()), 1, "and the message comes again")
 
 
 @scenario()
@@ -149,9 +149,9 @@ def a_handle_is_settled_where_the_broker_says(bench: Bench) -> None:
     refused = bench.connect().ack([delivery.handle])
     must([*refused] == ([] if bench.can.ack_anywhere else [delivery.handle]), "another connection's ack", refused)
     if not bench.can.ack_anywhere:
-        must(not bench.broker.ack([delivery.handle]), "the connection that leased it settles it")
+        empty(bench.broker.ack([delivery.handle]), "the connection that leased it settles it")
     bench.let_leases_end()
-    must(not bench.lease(), "it is done")
+    empty(bench.lease(), "it is done")
 
 
 @scenario("ack_anywhere")
@@ -161,19 +161,19 @@ def any_connection_may_settle_a_handle(bench: Bench) -> None:
     leasing = bench.connect()
     [delivery] = leasing.lease(bench.queue, lease_s=bench.lease_s)
     leasing.close()
-    must(not bench.connect().ack([str(delivery.handle)]), "an ack by another connection is taken")
-    must(bench.broker.depth(bench.queue).open == 0, "it is done")
+    empty(bench.connect().ack([str(delivery.handle)]), "an ack by another connection is taken")
+    equal(bench.broker.depth(bench.queue).open, 0, "it is done")
 
 
 @scenario()
 def a_lease_that_waits_takes_what_is_there_at_once(bench: Bench) -> None:
     """And comes back empty when its time is over."""
     started_s = bench.broker.monotonic()
-    must(not bench.broker.lease(bench.queue, wait_s=0.2), "there is nothing")
+    empty(bench.broker.lease(bench.queue, wait_s=0.2), "there is nothing")
     must(bench.broker.monotonic() - started_s >= 0.19, "it waited")
     bench.publish(b"a")
     started_s = bench.broker.monotonic()
-    must(len(bench.broker.lease(bench.queue, 5, wait_s=60)) == 1, "it takes what is there")
+    equal(len(bench.broker.lease(bench.queue, 5, wait_s=60)), 1, "it takes what is there")
     must(bench.broker.monotonic() - started_s < 30, "and does not wait for more")
 
 

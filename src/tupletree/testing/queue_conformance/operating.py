@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tupletree.errors import ConfigError
 from tupletree.queues import Depth, Failure, Letter, Message
-from tupletree.testing.queue_conformance.harness import Bench, must, scenario
+from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
 __all__ = ["OPERATING"]
 
@@ -48,11 +48,11 @@ def looking_at_messages_leases_none(bench: Bench) -> None:
     must({(one.state, one.deliveries) for one in first} == {("ready", 0)}, "ready, and not delivered", first)
     leased = bench.lease()
     must({one.deliveries for one in leased} == {1}, "a look is no delivery", leased)
-    must(not bench.broker.peek(bench.queue), "none is ready now")
+    empty(bench.broker.peek(bench.queue), "none is ready now")
     if "leased" in bench.can.peek:
-        must(len(bench.broker.peek(bench.queue, "leased")) == 8, "they are leased")
+        equal(len(bench.broker.peek(bench.queue, "leased")), 8, "they are leased")
     bench.broker.fail([Failure(handle=one.handle, reason="why not") for one in leased])
-    must({one.reason for one in bench.broker.peek(bench.queue)} == {"why not"}, "the last failure's reason is shown")
+    equal({one.reason for one in bench.broker.peek(bench.queue)}, {"why not"}, "the last failure's reason is shown")
 
 
 def _found(bench: Bench) -> None:
@@ -64,15 +64,15 @@ def a_queue_says_which_messages_it_holds(bench: Bench) -> None:
     """In any state; what was acked is not held, though its id may be known still."""
     first, second, third = bench.publish(b"1", b"2", b"3")
     asked = [third.id, "missing", first.id, second.id]
-    must(bench.broker.find(bench.queue, asked) == {first.id, second.id, third.id}, "those that it has")
+    equal(bench.broker.find(bench.queue, asked), {first.id, second.id, third.id}, "those that it has")
     one, other = bench.lease(2)
     bench.broker.ack([one.handle])
-    must(bench.broker.find(bench.queue, asked) == {other.message.id, third.id}, "also one that is leased")
+    equal(bench.broker.find(bench.queue, asked), {other.message.id, third.id}, "also one that is leased")
     if bench.can.dead_letters:
         bench.broker.dead_letter([Letter(handle=other.handle, reason="poison")])
-        must(bench.broker.find(bench.queue, asked) == {other.message.id, third.id}, "also a dead letter")
-    must(bench.broker.find(bench.another(), asked) == set(), "another queue has none of them")
-    must(bench.broker.find(bench.queue, []) == set(), "none was asked for")
+        equal(bench.broker.find(bench.queue, asked), {other.message.id, third.id}, "also a dead letter")
+    equal(bench.broker.find(bench.another(), asked), set(), "another queue has none of them")
+    equal(bench.broker.find(bench.queue, []), set(), "none was asked for")
 
 
 def _moved(bench: Bench) -> None:
@@ -88,11 +88,11 @@ def moved_messages_are_in_one_queue_only(bench: Bench) -> None:
     held = bench.can.idempotent_publish
     if held:
         bench.broker.publish(target, batch[4:5])
-    must(bench.broker.move(bench.queue, target, limit=3) == 3, "a limit")
-    must(bench.broker.move(bench.queue, target, ids=["9", "missing"]) == 1, "by id")
-    must(bench.broker.move(bench.queue, target) == 6, "the rest")
-    must(bench.broker.move(bench.queue, target) == 0, "nothing is left to move")
-    must(bench.broker.depth(bench.queue).open == 0, "the source is empty")
+    equal(bench.broker.move(bench.queue, target, limit=3), 3, "a limit")
+    equal(bench.broker.move(bench.queue, target, ids=["9", "missing"]), 1, "by id")
+    equal(bench.broker.move(bench.queue, target), 6, "the rest")
+    equal(bench.broker.move(bench.queue, target), 0, "nothing is left to move")
+    equal(bench.broker.depth(bench.queue).open, 0, "the source is empty")
     leased = bench.lease(queue=target)
     must(min(leased, key=lambda one: one.message.id).message == batch[0], "messages are as they were", leased)
     must(sorted(one.message.id for one in leased) == sorted(one.id for one in batch), "each is there once", leased)
@@ -112,11 +112,11 @@ def a_message_moved_while_delayed_stays_delayed_and_exists_once(bench: Bench) ->
     """In the queue that it was moved to."""
     target = bench.another()
     bench.broker.publish(bench.queue, [Message(id="later", delay_s=bench.lease_s)])
-    must(bench.broker.move(bench.queue, target, state="delayed") == 1, "it is moved")
+    equal(bench.broker.move(bench.queue, target, state="delayed"), 1, "it is moved")
     must(not bench.lease() and not bench.lease(queue=target), "its time has not come")
     bench.advance(bench.lease_s * 1.05)
-    must(not bench.lease(), "it left the source")
-    must(len(bench.lease(queue=target)) == 1, "it comes from the target")
+    empty(bench.lease(), "it left the source")
+    equal(len(bench.lease(queue=target)), 1, "it comes from the target")
 
 
 @scenario("move:dead", "dead_letters")
@@ -125,12 +125,12 @@ def a_dead_letter_can_go_back_to_work(bench: Bench) -> None:
     bench.publish(b"a", b"b")
     bench.broker.dead_letter([Letter(handle=one.handle, reason="poison") for one in bench.lease()])
     other = bench.another()
-    must(bench.broker.move(bench.queue, bench.queue, state="dead", limit=1) == 1, "one goes back")
-    must(bench.broker.move(bench.queue, other, state="dead") == 1, "the other one elsewhere")
+    equal(bench.broker.move(bench.queue, bench.queue, state="dead", limit=1), 1, "one goes back")
+    equal(bench.broker.move(bench.queue, other, state="dead"), 1, "the other one elsewhere")
     for queue, body in ((bench.queue, b"a"), (other, b"b")):
         [again] = bench.lease(queue=queue)
         must((again.message.body, again.deliveries) == (body, 1), "as at the first time", again)
-    must(bench.broker.depth(bench.queue).dead == 0, "no dead letter is left")
+    equal(bench.broker.depth(bench.queue).dead, 0, "no dead letter is left")
 
 
 def _purged(bench: Bench) -> None:
@@ -144,10 +144,10 @@ def purged_messages_are_gone_and_may_be_published_again(bench: Bench) -> None:
     bench.broker.publish(bench.queue, batch)
     [leased] = bench.lease(1)
     states = [one for one in bench.can.purge if one in {"ready", "delayed"}]
-    must(bench.broker.purge(bench.queue, states=states) == 4, "what is ready")
-    must(not bench.lease(), "it is gone")
-    must(not bench.broker.ack([leased.handle]), "what is leased stays")
-    must(bench.broker.publish(bench.queue, batch[1:]) == 4, "their ids are new again")
+    equal(bench.broker.purge(bench.queue, states=states), 4, "what is ready")
+    empty(bench.lease(), "it is gone")
+    empty(bench.broker.ack([leased.handle]), "what is leased stays")
+    equal(bench.broker.publish(bench.queue, batch[1:]), 4, "their ids are new again")
 
 
 OPERATING = (

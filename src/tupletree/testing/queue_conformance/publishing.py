@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tupletree.errors import ConnectorError
 from tupletree.queues import Message, NotCapableError, RefusedMessagesError, UnknownQueueError
-from tupletree.testing.queue_conformance.harness import Bench, must, scenario
+from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
 __all__ = ["PUBLISHING"]
 
@@ -22,13 +22,13 @@ def a_message_arrives_as_it_was_published(bench: Bench) -> None:
         ),
         Message(id="keyed", body=b"3", key="client/ü:1"),
     ]
-    must(bench.broker.publish(bench.queue, published) == 4, "publish says how many messages were new")
+    equal(bench.broker.publish(bench.queue, published), 4, "publish says how many messages were new")
     leased = bench.lease()
     must([one.message for one in leased] == published, "messages arrive whole and in their order", leased)
     must({one.deliveries for one in leased} == {1}, "the first delivery is number 1", leased)
-    must(not bench.broker.ack([one.handle for one in leased]), "an ack within the lease is not refused")
+    empty(bench.broker.ack([one.handle for one in leased]), "an ack within the lease is not refused")
     bench.let_leases_end()
-    must(not bench.lease(), "what was acked never comes again")
+    empty(bench.lease(), "what was acked never comes again")
 
 
 @scenario()
@@ -38,7 +38,7 @@ def what_was_published_is_there_for_another_connection(bench: Bench) -> None:
     publisher.publish(bench.queue, [Message(id="1", body=b"a"), Message(id="2", body=b"b")])
     publisher.close()
     publisher.close()
-    must([one.message.body for one in bench.lease(broker=bench.connect())] == [b"a", b"b"], "all of it is there")
+    equal([one.message.body for one in bench.lease(broker=bench.connect())], [b"a", b"b"], "all of it is there")
 
 
 @scenario()
@@ -90,8 +90,8 @@ def messages_that_cannot_be_stored_are_refused_together(bench: Bench) -> None:
         must({one.position for one in error.refused} == set(wrong), "each is named by its position", error.refused)
     else:
         must(False, "RefusedMessagesError is raised")
-    must(bench.broker.depth(bench.queue).open == 0, "nothing of the batch is published")
-    must(bench.broker.publish(bench.queue, []) == 0, "an empty batch is fine")
+    equal(bench.broker.depth(bench.queue).open, 0, "nothing of the batch is published")
+    equal(bench.broker.publish(bench.queue, []), 0, "an empty batch is fine")
 
 
 @scenario()
@@ -113,22 +113,22 @@ def a_large_message_in_a_batch_of_ten_arrives_or_is_refused_by_name(bench: Bench
     first = bench.broker.lease(bench.queue, 10, lease_s=bench.lease_s, max_bytes=1000)
     must(sum(len(one.message.body) for one in first) <= 1000, "max_bytes bounds a lease")
     leased = {one.message.id: one.message.body for one in [*first, *bench.lease(10 - len(first))]}
-    must(leased == {one.id: one.body for one in batch}, "each arrives, the one beyond max_bytes by itself")
+    equal(leased, {one.id: one.body for one in batch}, "each arrives, the one beyond max_bytes by itself")
 
 
 @scenario("idempotent_publish")
 def an_id_that_the_queue_holds_is_not_stored_again(bench: Bench) -> None:
     """Publish, crash, publish again: one message. Also within a batch, while it is leased, and in another queue."""
     one = [Message(id="order-1", body=b"a")]
-    must(bench.broker.publish(bench.queue, one) == 1, "the first is new")
-    must(bench.connect().publish(bench.queue, [Message(id="order-1", body=b"b"), *one]) == 0, "the second is known")
+    equal(bench.broker.publish(bench.queue, one), 1, "the first is new")
+    equal(bench.connect().publish(bench.queue, [Message(id="order-1", body=b"b"), *one]), 0, "the second is known")
     [delivery] = bench.lease()
     must(delivery.message.body == b"a", "the first body stays", delivery)
-    must(bench.broker.publish(bench.queue, one) == 0, "it is known while it is leased")
+    equal(bench.broker.publish(bench.queue, one), 0, "it is known while it is leased")
     twice = [Message(id="order-2"), Message(id="order-2"), Message(id="order-3")]
-    must(bench.broker.publish(bench.queue, twice) == 2, "an id that is twice in a batch is one message")
+    equal(bench.broker.publish(bench.queue, twice), 2, "an id that is twice in a batch is one message")
     other = bench.another()
-    must(bench.broker.publish(other, one) == 1, "ids are those of a queue")
+    equal(bench.broker.publish(other, one), 1, "ids are those of a queue")
 
 
 @scenario("remembers_acked_s")
@@ -137,11 +137,11 @@ def an_id_is_known_for_a_time_after_its_ack(bench: Bench) -> None:
     batch = [Message(id=f"order-{number}") for number in range(20)]
     bench.broker.publish(bench.queue, batch)
     bench.broker.ack([one.handle for one in bench.lease()])
-    must(bench.broker.publish(bench.queue, batch) == 0, "acked ids are known")
-    must(bench.broker.depth(bench.queue).open == 0, "nothing is stored")
+    equal(bench.broker.publish(bench.queue, batch), 0, "acked ids are known")
+    equal(bench.broker.depth(bench.queue).open, 0, "nothing is stored")
     bench.advance(bench.can.remembers_acked_s + 1)
-    must(bench.broker.publish(bench.queue, batch) == 20, "later they are new")
-    must(len(bench.lease()) == 20, "and delivered")
+    equal(bench.broker.publish(bench.queue, batch), 20, "later they are new")
+    equal(len(bench.lease()), 20, "and delivered")
 
 
 def _delayed(bench: Bench) -> None:
@@ -162,10 +162,10 @@ def a_delayed_message_comes_when_its_time_has_come(bench: Bench) -> None:
     must(first.message.id == "now", "others pass it by", first)
     bench.broker.ack([first.handle])
     bench.advance(bench.lease_s)
-    must(not bench.lease(), "it does not come before its time")
+    empty(bench.lease(), "it does not come before its time")
     bench.advance(bench.lease_s * 1.05)
-    must(bench.broker.depth(bench.queue).ready == 1, "then it counts as ready")
-    must([one.message.id for one in bench.lease()] == ["later"], "it comes when its time has come")
+    equal(bench.broker.depth(bench.queue).ready, 1, "then it counts as ready")
+    equal([one.message.id for one in bench.lease()], ["later"], "it comes when its time has come")
 
 
 def _timed(bench: Bench) -> None:
@@ -179,9 +179,9 @@ def a_message_with_a_time_of_day_comes_at_that_time(bench: Bench) -> None:
     [delivery] = bench.lease()
     due_s = delivery.published_s + bench.lease_s * 2
     bench.broker.publish(bench.queue, [Message(id="later", not_before_s=due_s), Message(id="past", not_before_s=1.0)])
-    must([one.message.id for one in bench.lease()] == ["past"], "a time that is over means at once")
+    equal([one.message.id for one in bench.lease()], ["past"], "a time that is over means at once")
     bench.advance(bench.lease_s * 0.5)
-    must(not bench.lease(), "it does not come before its time")
+    empty(bench.lease(), "it does not come before its time")
     bench.advance(bench.lease_s * 1.6)
     must("later" in {one.message.id for one in bench.lease()}, "it comes at its time")
 
@@ -193,12 +193,12 @@ def clocks_of_callers_that_are_five_minutes_apart_change_nothing(bench: Bench) -
     ahead.publish(bench.queue, [Message(id="later", delay_s=bench.lease_s), Message(id="now")])
     [first] = bench.lease(broker=ahead)
     must(first.message.id == "now" and not bench.lease(broker=behind), "a lease holds for one that is behind")
-    must(not bench.lease(broker=ahead), "a delay holds for a caller whose clock is ahead")
+    empty(bench.lease(broker=ahead), "a delay holds for a caller whose clock is ahead")
     (behind if bench.can.ack_anywhere else ahead).ack([first.handle])
     bench.let_leases_end()
-    must([one.message.id for one in bench.lease(broker=behind)] == ["later"], "a delay ends for one that is behind")
+    equal([one.message.id for one in bench.lease(broker=behind)], ["later"], "a delay ends for one that is behind")
     bench.let_leases_end()
-    must([one.message.id for one in bench.lease(broker=ahead)] == ["later"], "a lease ends for one that is ahead")
+    equal([one.message.id for one in bench.lease(broker=ahead)], ["later"], "a lease ends for one that is ahead")
 
 
 PUBLISHING = (
