@@ -8,10 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tupletree.cli.main import main
-from tupletree.queues import Letter, Message, open_queue
+from tupletree.queues import Broker, Letter, Message, QueueUrl, open_queue, registry
 
 
 class Queues:
@@ -99,6 +100,16 @@ def test_check_leaves_nothing_behind_and_says_what_the_broker_cannot(queues: Que
     [checked] = queues.lines("check", "")
     assert checked["ok"] is True
     assert queues.depth("tupletree-check") == {"ready": 0, "leased": 0, "delayed": 0, "dead": 0}
+
+
+def test_check_says_so_where_a_broker_can_everything(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    def able(url: QueueUrl) -> Broker:
+        broker = registry.open_sqlite(url)
+        broker.capabilities = msgspec.structs.replace(broker.capabilities, several_hosts=True)
+        return broker
+
+    monkeypatch.setattr(registry, "_schemes", {"sqlite": registry._Scheme(able)})
+    assert "cannot: nothing, it declares every capability" in queues.run("check", "", "--create")
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def check_command(url: Url, create: Create = False, as_json: Json = False) -> No
         return
     print(f"ok: {escape(parts.shown)}, a probe was published, leased and acked ({took_ms:.0f} ms with connecting)")
     lacking = [name for name in capabilities.__struct_fields__ if getattr(capabilities, name) in (False, ())]
-    print(f"  cannot: {', '.join(lacking) or 'nothing that a broker must do'}")
+    print(f"  cannot: {', '.join(lacking) or 'nothing, it declares every capability'}")
 
 
 @app.command("depth")
