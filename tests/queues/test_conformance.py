@@ -93,9 +93,26 @@ class Unfenced(SqliteBroker):
         return ()
 
 
+class Mute(SqliteBroker):
+    """Does not say which handles it refused."""
+
+    def ack(self, handles: Sequence[str]) -> Sequence[str]:
+        super().ack(handles)
+        return None  # type: ignore[return-value]  # the fault
+
+
+class Boastful(SqliteBroker):
+    """Declares that it can extend leases, and cannot."""
+
+    def extend(self, handles: Sequence[str], lease_s: float = 30.0) -> Sequence[str]:
+        raise self.not_capable("extend a lease")
+
+
 @pytest.mark.parametrize(
     ("broker", "finding"),
     [
+        (Mute, "a message arrives as it was published"),
+        (Boastful, "a slow handler that extends its lease runs once"),
         (Forgetful, "a consumer that dies with ten gives all ten back"),
         (Unfenced, "the handle of an old lease is refused"),
     ],

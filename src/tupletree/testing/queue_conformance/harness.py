@@ -125,8 +125,9 @@ def equal(got: object, expected: object, text: str) -> None:
 
 
 def empty(got: object, text: str) -> None:
-    """Raise NotConformingError, with what was got, unless there is none of it."""
-    must(not got, text, got)
+    """Raise NotConformingError, with what was got, unless there is none of it. None is no answer."""
+    if got is None or got:
+        raise NotConformingError(f"{text}; got {got!r:.500}")
 
 
 Play = Callable[[Bench], None]
@@ -174,7 +175,12 @@ def check(one: QueueScenario, under_test: BrokerUnderTest) -> Outcome:
     with _benched(under_test) as bench:
         lacking = [need for need in one.needs if not _has(bench.can, need)]
         if not lacking:
-            one.play(bench)
+            try:
+                one.play(bench)
+            except NotCapableError as error:
+                raise NotConformingError(
+                    f"{one}: {under_test} declares all that this needs; got NotCapableError: {error}"
+                ) from error
             return "held"
         if one.otherwise is None:
             return "not asked"
