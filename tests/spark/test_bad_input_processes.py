@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -27,6 +28,13 @@ from tupletree.testing.conformance.messages import numbered
 class Number(msgspec.Struct, frozen=True):
     number: int
 
+
+OF_PYSPARK_ALONE = re.compile(
+    r"Traceback \(most recent call last\):\n"
+    r"(?:  File \"[^\"]*/pyspark/daemon\.py\", .*\n(?:    .*\n)*)+"
+    r"BrokenPipeError: .*\n"
+)
+"""Now and then, at the end of a run, where Java has closed a worker's socket before the worker has ended."""
 
 LOUD = """
     import sys
@@ -68,7 +76,7 @@ def test_whatever_a_topology_prints_the_last_line_on_stdout_is_the_summary(tmp_p
     assert (summary["emitted"], summary["acked"], summary["outputs"]) == (2, 2, {"out": 2})
     assert len(ended.stdout.splitlines()) == 1
     assert "loud at import" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in OF_PYSPARK_ALONE.sub("", ended.stderr)
 
 
 SCRIPT = """
