@@ -7,12 +7,13 @@ and all that this imports. Nothing of the driver, its session or its Java is amo
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,7 +23,11 @@ from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
 from tupletree.runtimes.spark.worker.taking import take
 
-__all__ = ["StageFunction", "TakeFunction"]
+if TYPE_CHECKING:
+    from pyspark.messages.socket.spark_socket_message_receiver import SparkSocketMessageReceiver
+    from pyspark.messages.zero_copy_byte_stream import ZeroCopyByteStream
+
+__all__ = ["StageFunction", "TakeFunction", "end_in_silence"]
 
 _tasks = count(1)
 """Of this worker process."""
@@ -93,16 +98,37 @@ def _begin() -> Any:
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C reaches every process of the terminal. The driver drains then, and needs its workers for that.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _keep_collections_short()
+    number = next(_tasks)
+    if number == 1:
+        end_in_silence()
+    _keep_collections_short(number)
     return context
 
 
-def _keep_collections_short() -> None:
+def end_in_silence() -> None:
+    """Let this worker end without a word when Java closes its socket while it waits for a task.
+
+    PySpark's main takes that for the failure of a task. Where Java, which ends then, has not killed it by the time, it
+    writes a trace to stderr: the last lines of every tenth short run on a busy machine.
+    """
+    from pyspark.messages.socket.spark_socket_message_receiver import SparkSocketMessageReceiver  # a worker has it
+
+    wait = SparkSocketMessageReceiver._do_get_init_message  # noqa: SLF001 - its caller checks an order, and no more
+
+    def wait_or_end(self: SparkSocketMessageReceiver) -> ZeroCopyByteStream:
+        try:
+            return wait(self)
+        except EOFError:
+            os._exit(0)  # as PySpark's own workers end
+
+    SparkSocketMessageReceiver._do_get_init_message = wait_or_end  # type: ignore[method-assign] # noqa: SLF001 - see above
+
+
+def _keep_collections_short(number: int) -> None:
     """Take what is there now, modules above all, out of the collector's sight.
 
     PySpark's worker collects all garbage after each task, and the next task waits for it. What is left then is in use.
     Each doubling of the tasks is soon enough for what comes later, and seldom enough for what goes again.
     """
-    number = next(_tasks)
     if number & (number - 1) == 0:
         gc.freeze()
