@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -114,6 +114,10 @@ def open_rabbitmq(url: QueueUrl) -> RabbitBroker:
         max_lease_s=settings.get("max_lease_s", CAPABILITIES.max_lease_s),
         max_body_bytes=settings.get("max_body_bytes"),
     )
+
+
+Named: TypeAlias = Sequence[tuple[str, Handle]]
+"""Handles, each with its text."""
 
 
 class RabbitBroker(Broker):
@@ -261,8 +265,8 @@ class RabbitBroker(Broker):
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
         """See `Broker.ack`. The server has heard it when this returns; a crash of it may forget that."""
 
-        async def work(link: Link) -> list[str]:
-            refused, held = _held(link, handles)
+        async def work(link: Link, named: Named) -> list[str]:
+            refused, held = _held(link, named)
             for channel, leases in held:
                 channel.ack([lease.tag for _, lease in leases])
             for channel, _ in held:
@@ -282,8 +286,8 @@ class RabbitBroker(Broker):
                 expected=f"0 to {LONGEST_DELAY_S:,.0f} s",
             )
 
-        async def work(link: Link) -> list[str]:
-            refused, held = _held(link, [*by_handle])
+        async def work(link: Link, named: Named) -> list[str]:
+            refused, held = _held(link, named)
             telling = []
             with _settling(held):
                 for channel, leases in held:
@@ -307,8 +311,8 @@ class RabbitBroker(Broker):
     def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
         """See `Broker.extend`. This connection keeps the time; no lease lasts longer than `max_lease_s`."""
 
-        async def work(link: Link) -> list[str]:
-            refused, held = _held(link, handles)
+        async def work(link: Link, named: Named) -> list[str]:
+            refused, held = _held(link, named)
             for channel, leases in held:
                 for _, lease in leases:
                     channel.extend(lease, lease_s)
@@ -321,8 +325,8 @@ class RabbitBroker(Broker):
         """See `Broker.dead_letter`. Stored first, acked then: after a crash in between the message comes again."""
         by_handle = {one.handle: one for one in letters}
 
-        async def work(link: Link) -> list[str]:
-            refused, held = _held(link, [*by_handle])
+        async def work(link: Link, named: Named) -> list[str]:
+            refused, held = _held(link, named)
             telling = []
             with _settling(held):
                 for channel, leases in held:
@@ -342,10 +346,10 @@ class RabbitBroker(Broker):
 
         return self._settled(work, [*by_handle])
 
-    def _settled(self, work: Callable[[Link], Any], handles: Sequence[str]) -> Sequence[str]:
-        for one in handles:
-            Handle.of(one)
-        refused: Sequence[str] = self._client.call(work) if handles else ()
+    def _settled(self, work: Callable[[Link, Named], Any], texts: Sequence[str]) -> Sequence[str]:
+        """Settle on the event loop; a text that is no handle is refused before."""
+        named = [(one, Handle.of(one)) for one in texts]
+        refused: Sequence[str] = self._client.call(lambda link: work(link, named)) if named else ()
         return refused
 
     # --- operating --------------------------------------------------------------------------------------------
@@ -419,23 +423,24 @@ def _fault_of(message: Message) -> str:
 
 
 def _delivery(link: Link, channel: QueueChannel, lease: Lease, lease_s: float) -> Delivery:
+    handle = _handle(link, channel, lease)
     return Delivery(
-        message=_message(link, channel, lease),
-        handle=str(Handle(link.name, channel.number, lease.tag)),
+        message=message_of(lease.body, lease.properties, handle),
+        handle=handle,
         deliveries=deliveries_of(lease.properties) + 1,
         lease_s=lease_s,
         published_s=published_s_of(lease.properties),
     )
 
 
-def _message(link: Link, channel: QueueChannel, lease: Lease) -> Message:
-    return message_of(lease.body, lease.properties, f"{link.name}.{channel.number}.{lease.tag}")
+def _handle(link: Link, channel: QueueChannel, lease: Lease) -> str:
+    return str(Handle(link.name, channel.number, lease.tag))
 
 
 def _copy(link: Link, channel: QueueChannel, lease: Lease, queue: str, reason: str, delay_s: float = 0.0) -> Parcel:
     return parcel_of(
         queue,
-        _message(link, channel, lease),
+        message_of(lease.body, lease.properties, _handle(link, channel, lease)),
         published_s=published_s_of(lease.properties),
         delay_s=delay_s,
         deliveries=deliveries_of(lease.properties) + 1,
@@ -443,13 +448,12 @@ def _copy(link: Link, channel: QueueChannel, lease: Lease, queue: str, reason: s
     )
 
 
-def _held(link: Link, handles: Sequence[str]) -> tuple[list[str], list[tuple[QueueChannel, list[tuple[str, Lease]]]]]:
+def _held(link: Link, handles: Named) -> tuple[list[str], list[tuple[QueueChannel, list[tuple[str, Lease]]]]]:
     """Handles whose lease is not held, and the leases of the others by their channel."""
     refused: list[str] = []
     channels = {one.number: one for one in link.consuming.values()}
     held: dict[int, dict[str, Lease]] = {}
-    for text in handles:
-        handle = Handle.of(text)
+    for text, handle in handles:
         channel = channels.get(handle.channel)
         lease = channel.held(handle.tag) if channel is not None and handle.connection == link.name else None
         if lease is None:

@@ -83,6 +83,7 @@ class QueueChannel:
         watch: Callable[[float], None],
     ) -> None:
         self.requests = requests
+        self.number = int(requests.channel.channel_number)
         self.queue = queue
         self._clock = clock
         self._longest_s = longest_s
@@ -103,11 +104,6 @@ class QueueChannel:
         # The queue is gone, or has no leader: who takes from it next is told which.
         requests.channel.add_on_cancel_callback(lambda _: requests.close())
         requests.on_end(self._hear_end)
-
-    @property
-    def number(self) -> int:
-        """Of the channel."""
-        return int(self.requests.channel.channel_number)
 
     @property
     def spare(self) -> int:
@@ -219,10 +215,12 @@ class QueueChannel:
     def _hear(self, frame: Any, header: Any, body: bytes) -> None:
         method = frame.method
         now_s = self._clock()
-        lease = Lease(method.delivery_tag, body, header.properties, now_s, now_s + self._lease_s)
-        self._unsettled[lease.tag] = lease
+        ends_s = now_s + self._lease_s
+        tag = method.delivery_tag
+        lease = Lease(tag, body, header.properties, now_s, ends_s)
+        self._unsettled[tag] = lease
         self._spare.append(lease)
-        self._watch(lease.ends_s)
+        self._watch(ends_s)
         arrivals = self._arriving.get(method.consumer_tag)
         if arrivals is not None:
             arrivals.add(len(body))
