@@ -124,7 +124,7 @@ def test_a_server_that_says_neither_when_nor_how_often_has_messages_all_the_same
 
 
 def test_a_dead_letter_whose_message_could_not_be_deleted_is_not_stored_twice(sqs: SqsServer) -> None:
-    with queue_of(sqs, "buried") as queue:
+    with queue_of(sqs, "died-once") as queue:
         queue.publish([Message(id="a")])
         [leased] = queue.lease()
         sqs.tell("fail", "DeleteMessageBatch", "ServiceUnavailable", 503, 1)

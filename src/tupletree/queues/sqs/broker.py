@@ -322,15 +322,15 @@ class SqsBroker(Broker):
         faults: list[ConnectorError] = []
         for place, leases in held.items():
             dead = self._client.dead_place(place)
-            buried = [one for one in leases if not one.is_buried]
+            open_yet = [one for one in leases if not one.has_letter]
             parcels = [
                 letter_of(dead.name, one.received, reasons[one.handle], most_bytes=self._client.most_bytes(dead))
-                for one in buried
+                for one in open_yet
             ]
-            for lease, fault in zip(buried, self._send(dead, parcels), strict=True):
-                lease.is_buried = fault is None
+            for lease, fault in zip(open_yet, self._send(dead, parcels), strict=True):
+                lease.has_letter = fault is None
                 faults += [fault] if fault is not None else []
-        refused += self._delete({place: [one for one in leases if one.is_buried] for place, leases in held.items()})
+        refused += self._delete({place: [one for one in leases if one.has_letter] for place, leases in held.items()})
         if faults:
             raise faults[0]
         return refused

@@ -29,7 +29,7 @@ class Lease(msgspec.Struct, gc=False, eq=False):
         place: the queue that it is from.
         received: as the service handed it out.
         began_s, ends_s: from before the request that took it, or extended it: the service's lease lasts no shorter.
-        is_buried: it is among the dead letters, and only to be deleted.
+        has_letter: it is among the dead letters, and only to be deleted.
     """
 
     handle: str
@@ -37,7 +37,7 @@ class Lease(msgspec.Struct, gc=False, eq=False):
     received: Received
     began_s: float
     ends_s: float
-    is_buried: bool = False
+    has_letter: bool = False
 
 
 class Leases:
