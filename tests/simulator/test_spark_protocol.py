@@ -100,11 +100,12 @@ def test_the_guarantee_holds_under_every_seed(place: Path, share: int) -> None:
         (4562, "replay"),
         (5145, "splits"),
         (29, "leased"),
+        (5274, "replay"),
     ],
 )
 def test_seeds_that_have_found_something_before(place: Path, seed: int, kind: str) -> None:
     """A sidecar removed before its candidate; an attempt in no log; names that were not durable, five times; a source
-    that had not been told of a message, whose lease was over."""
+    that had not been told of a message, whose lease was over; four jobs lost in a row, which end a run rightly."""
     simulate(seed, place, kind=kind)
 
 

@@ -17,6 +17,7 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
 from tupletree.runtimes.spark.format.segments import Taken, TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
+from tupletree.runtimes.spark.settle.epoch_runs import BROKEN_EXECUTIONS
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
 from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
@@ -97,6 +98,7 @@ class FaultyRunner:
         self._traceless = traceless_stages(plan)
         self._sent: _Sent | None = None
         self._numbers = count()
+        self._lost = 0  # jobs in a row: one more would end the run, and rightly
 
     def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """See `PlanRunner`."""
@@ -114,12 +116,14 @@ class FaultyRunner:
             for number in self._chance.sample(range(len(partitions)), len(partitions)):
                 leaving[number] = self._task(stage.index, number, partitions[number], encoded)
                 self._between()
-                if control.epoch >= 0 and self._chance.random() < self._faults.job / len(partitions):
+                is_lost = control.epoch >= 0 and self._chance.random() < self._faults.job / len(partitions)
+                if is_lost and self._lost < BROKEN_EXECUTIONS - 1:
+                    self._lost += 1
                     raise self._aborted("a shuffle was lost")
             partitions = self._exchanged(leaving)
             if stage.index + 1 == self._traceless:
                 sent = _Sent(control.epoch, encoded, given, leaving)
-        self._sent = sent if self._traceless else None
+        self._sent, self._lost = sent if self._traceless else None, 0
         return [(kind, head, body) for rows in partitions for _, kind, head, body in rows]
 
     def _exchanged(self, leaving: dict[int, list[wire.Row]]) -> list[list[wire.Row]]:
