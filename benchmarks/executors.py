@@ -18,8 +18,8 @@ from benchmarks.harness import descendants
 from benchmarks.job import JobResult, JobSpec
 from tupletree import Options, Topology, bolt
 from tupletree import run as run_topology
+from tupletree.ids import MessageId
 from tupletree.runtimes.spark.session import open_session
-from tupletree.topology.components import MessageId
 
 __all__ = ["COMPUTING", "WAITING", "run"]
 

@@ -16,8 +16,8 @@ from benchmarks.baseline_job import empty_jobs
 from benchmarks.job import JobResult, JobSpec
 from tupletree import Emit, EndOfInput, KeyedState, Spout, TaskContext, Topology, bolt
 from tupletree import run as run_topology
+from tupletree.ids import MessageId
 from tupletree.runtimes.spark.session import open_session
-from tupletree.topology.components import MessageId
 
 __all__ = ["run", "stateful_bolt", "three_bolts"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tupletree.topology.components import MessageId
+from tupletree.ids import MessageId
 
 __all__ = ["Place"]
 

@@ -1,6 +1,6 @@
-"""64-bit ids: root ids, frame (edge) ids, and how they are shown.
+"""Ids: those of messages, which sources give, and 64-bit ones of roots and frames (edges), which are drawn.
 
-Ids are unsigned 64-bit integers, never 0, and shown as 16 hex digits. Randomness comes in as a function, so a
+The 64-bit ids are unsigned integers, never 0, and shown as 16 hex digits. Randomness comes in as a function, so a
 test or a simulator can seed it.
 """
 
@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container
+from typing import TypeAlias
 
-__all__ = ["MASK64", "RandomBits", "draw_id", "hex_id", "mix64", "parse_id"]
+__all__ = ["MASK64", "MessageId", "RandomBits", "draw_id", "hex_id", "mix64", "parse_id"]
+
+MessageId: TypeAlias = "str | int | bytes | tuple[MessageId, ...]"
+"""What a source calls a message. Compared with its type: 0, False, "" and b"" are four ids; only None is no id."""
 
 MASK64 = 0xFFFF_FFFF_FFFF_FFFF
 

@@ -22,9 +22,9 @@ from tupletree import (
     testing,
     window_bolt,
 )
+from tupletree.ids import MessageId
 from tupletree.sinks import foreach
 from tupletree.sources import items
-from tupletree.topology.components import MessageId
 
 
 class Login(msgspec.Struct, frozen=True):

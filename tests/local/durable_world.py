@@ -20,6 +20,7 @@ from tupletree.clock import ManualClock
 from tupletree.config import Options
 from tupletree.data.payloads import to_jsonable
 from tupletree.errors import ConnectorError
+from tupletree.ids import MessageId
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.deadletters import letters_of, stored_numbers, write_letters
 from tupletree.runtimes.local.assembly import Assembly, assemble
@@ -31,7 +32,7 @@ from tupletree.runtimes.local.executor import Action, Executor
 from tupletree.sinks import foreach
 from tupletree.topology.changes.fingerprint import fingerprint
 from tupletree.topology.changes.upgrades import Words
-from tupletree.topology.components import MessageId, Reject
+from tupletree.topology.components import Reject
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Acked, Died

@@ -13,9 +13,9 @@ from tests.local.running import HANG_S, begin, run
 from tests.local.test_restarts import Impatient
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure, Topology, bolt
 from tupletree.errors import TupletreeError
+from tupletree.ids import MessageId
 from tupletree.runtimes.local.event_loop import CallRunner
 from tupletree.sources import Line
-from tupletree.topology.components import MessageId
 
 
 @bolt

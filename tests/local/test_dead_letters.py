@@ -15,8 +15,8 @@ from tests.tasks.streams import Line, Script, lines
 from tests.until import until
 from tupletree import Emit, Topology, bolt
 from tupletree.errors import TupletreeError
+from tupletree.ids import MessageId
 from tupletree.runtimes import deadletters
-from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.records import Died
 

@@ -13,8 +13,8 @@ from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tests.until import until
 from tupletree import Bolt, Collector, Emit, TaskContext, Topology, bolt
 from tupletree.errors import ConnectorError, TupletreeError
+from tupletree.ids import MessageId
 from tupletree.sinks import foreach
-from tupletree.topology.components import MessageId
 from tupletree.tracking.retry import RestartPolicy
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from tupletree import Emit, EndOfInput, KeyedState, Reject, Spout, Topology, bolt
+from tupletree.ids import MessageId
 from tupletree.sinks import jsonl
-from tupletree.topology.components import MessageId, TaskContext
+from tupletree.topology.components import TaskContext
 
 ODD = "caf\udce9"
 """How Python has the bytes `caf\\xe9` of a file name."""

@@ -30,6 +30,7 @@ from tupletree.bolts.failures import FailureMaker
 from tupletree.config import Options
 from tupletree.data.frames import Frame
 from tupletree.errors import EndOfInput, TopologyError
+from tupletree.ids import MessageId
 from tupletree.routing.plan import Plan
 from tupletree.sinks import foreach, jsonl
 from tupletree.sources import items
@@ -37,7 +38,6 @@ from tupletree.state.keys import ordered_keys
 from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.testing.simulator.faults import Faults
-from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure
 
 

@@ -17,13 +17,13 @@ from tests.ordinary.conftest import InProcess, begin_in_process
 from tests.tasks.streams import Line, Script, Word
 from tests.until import until
 from tupletree import Emit, EndOfInput, Spout, TaskContext, Topology, bolt
+from tupletree.ids import MessageId
 from tupletree.runtimes import run as api_run
 from tupletree.runtimes.api import RunHandle
 from tupletree.runtimes.control import progress_in, status_of
 from tupletree.runtimes.metrics import RunCollector
 from tupletree.sinks import foreach
 from tupletree.sources import items
-from tupletree.topology.components import MessageId
 
 
 @bolt

@@ -27,9 +27,10 @@ from tupletree import (
     testing,
 )
 from tupletree.errors import ProcessingError
+from tupletree.ids import MessageId
 from tupletree.sinks import foreach
 from tupletree.sources import items
-from tupletree.topology.components import Emit, MessageId
+from tupletree.topology.components import Emit
 from tupletree.tracking.outcomes import Outcome
 
 TEXTS = ("a", "b c", "flaky", "d")

@@ -15,12 +15,12 @@ from tests.queues.test_sources_that_were_not_told import OtherConsumer, started,
 from tests.until import until
 from tupletree import AsyncSpout, Emit, TaskContext, Topology
 from tupletree.errors import EndOfInput, TupletreeError
+from tupletree.ids import MessageId
 from tupletree.queues import Delivery, Failure, Letter, Message, Queue, open_queue
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import queue_sink
 from tupletree.sources import broker_spout, queue
-from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure as Verdict
 from tupletree.tracking.outcomes import FailureKind
 

@@ -27,12 +27,12 @@ from tupletree import (
     testing,
     window_bolt,
 )
+from tupletree.ids import MessageId
 from tupletree.queues import Message, QueueMessage, open_queue
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import jsonl
 from tupletree.sources import items, queue
-from tupletree.topology.components import MessageId
 from tupletree.topology.limits import refuse_stuck
 
 LIMIT = 10

@@ -9,7 +9,7 @@ import pytest
 from tests.scenarios.story import Story
 from tests.tasks.streams import Gathering, Line, Script, lines
 from tupletree import Emit, Topology, bolt
-from tupletree.topology.components import MessageId
+from tupletree.ids import MessageId
 
 
 @bolt

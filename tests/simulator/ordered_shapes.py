@@ -15,9 +15,10 @@ import msgspec
 
 from tupletree import KeyedState, PermanentError, Spout, TaskContext, Topology, Window, bolt, window_bolt
 from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.ids import MessageId
 from tupletree.sinks import jsonl
 from tupletree.topology.builder import BoltHandle
-from tupletree.topology.components import Emit, MessageId
+from tupletree.topology.components import Emit
 from tupletree.topology.splits import Split, SplitSpout
 from tupletree.tracking.outcomes import Failure
 

@@ -13,7 +13,8 @@ import msgspec
 from tests.simulator.leasing import Leasing
 from tupletree import Spout, TaskContext
 from tupletree.errors import EndOfInput
-from tupletree.topology.components import Emit, MessageId, Reject
+from tupletree.ids import MessageId
+from tupletree.topology.components import Emit, Reject
 from tupletree.topology.splits import Lease, LeaseSpout, Split, SplitSpout
 from tupletree.tracking.outcomes import Failure, FailureKind
 

@@ -23,13 +23,14 @@ from tests.spark.upgrading import module, state_of
 from tupletree import Sink, Spout, Topology
 from tupletree.config import resolve_options
 from tupletree.errors import EndOfInput
+from tupletree.ids import MessageId
 from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint
 from tupletree.runtimes.spark.format.statedir import stored_fingerprint
 from tupletree.sinks import jsonl, read_rows
 from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
 from tupletree.topology.changes.upgrades import Words
-from tupletree.topology.components import Emit, MessageId, SinkBatch
+from tupletree.topology.components import Emit, SinkBatch
 from tupletree.tracking.outcomes import Failure
 
 KEYS = 4

@@ -7,8 +7,9 @@ import pytest
 from tests.places import Place
 from tupletree.clock import ManualClock
 from tupletree.errors import ConfigError, EndOfInput
+from tupletree.ids import MessageId
 from tupletree.sources import items, rate
-from tupletree.topology.components import Emit, MessageId, Spout
+from tupletree.topology.components import Emit, Spout
 
 
 class Number(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ import msgspec
 from tupletree import KeyedState, Spout, TaskContext, Topology, bolt
 from tupletree.config import Options, resolve_options
 from tupletree.errors import EndOfInput
+from tupletree.ids import MessageId
 from tupletree.runtimes import run
 from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.crash_points import VARIABLE
@@ -27,7 +28,7 @@ from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources.text import Line, TextLines
 from tupletree.testing.in_process import start_in_process
 from tupletree.topology.changes.upgrades import Words
-from tupletree.topology.components import Emit, MessageId, Reject
+from tupletree.topology.components import Emit, Reject
 from tupletree.topology.reference import TargetRef
 from tupletree.topology.splits import Lease, LeaseSpout, Split, SplitSpout
 from tupletree.tracking.outcomes import Failure

@@ -10,10 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from tupletree import Topology
 from tupletree.errors import EndOfInput
+from tupletree.ids import MessageId
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.api import Summary
 from tupletree.sinks import read_rows
-from tupletree.topology.components import Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.topology.components import Emit, Reject, Spout, TaskContext
 from tupletree.tracking.outcomes import DeadLetter, Failure
 
 T = TypeVar("T")

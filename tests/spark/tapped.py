@@ -11,10 +11,11 @@ from typing import Any
 from tests.spark.counting import count, split
 from tupletree import Spout, Topology
 from tupletree.errors import EndOfInput
+from tupletree.ids import MessageId
 from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources.text import Line
-from tupletree.topology.components import Emit, MessageId
+from tupletree.topology.components import Emit
 from tupletree.tracking.outcomes import Failure
 
 HANG_S = 120.0

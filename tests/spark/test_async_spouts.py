@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure
 from tupletree.bolts.effects import TaskPlace
+from tupletree.ids import MessageId
 from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter, SpoutLoop
 from tupletree.sources import Line
-from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import FailureKind
 
 HANG_S = 30.0

@@ -13,9 +13,9 @@ import pytest
 from tests.spark.conftest import SPARK_NIGHTLY, RunTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Bolt, Collector, Emit, KeyedState, TaskContext, Topology, bolt
+from tupletree.ids import MessageId
 from tupletree.sinks import jsonl
 from tupletree.testing.conformance.messages import numbered
-from tupletree.topology.components import MessageId
 
 
 class Ask(msgspec.Struct, frozen=True):

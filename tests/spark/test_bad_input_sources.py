@@ -14,10 +14,10 @@ from tests.spark.conftest import SPARK_NIGHTLY, RunTopology, StartTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Emit, EndOfInput, Reject, Spout, TaskContext, Topology, TupletreeError, bolt
 from tupletree.errors import ConnectorError
+from tupletree.ids import MessageId
 from tupletree.runtimes import deadletters
 from tupletree.sinks import jsonl
 from tupletree.testing.conformance.messages import numbered
-from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 LONG_WORD = "long" * 12 + "."

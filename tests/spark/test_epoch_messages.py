@@ -17,6 +17,7 @@ from tupletree import Topology
 from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import Frame
 from tupletree.errors import CheckpointError, EndOfInput, InternalError
+from tupletree.ids import MessageId
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrames
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages
@@ -25,7 +26,7 @@ from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.format.segments import PlannedSegment, SegmentReader, write_segment
 from tupletree.runtimes.spark.format.split_messages import SplitMessages
 from tupletree.sinks import jsonl
-from tupletree.topology.components import MessageId, Reject
+from tupletree.topology.components import Reject
 from tupletree.topology.splits import Lease, LeaseSpout, Split
 from tupletree.topology.streams import Schema
 

@@ -14,9 +14,9 @@ import pytest
 from tests.spark.conftest import RunTopology
 from tests.tasks.streams import Line
 from tupletree import Retry, RetryAfter, Sink, SinkBatch, TaskContext, Topology, bolt
+from tupletree.ids import MessageId
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import items
-from tupletree.topology.components import MessageId
 
 pytestmark = pytest.mark.spark
 

@@ -9,9 +9,9 @@ import msgspec
 from tests.spark.conftest import SPARK_NIGHTLY, RunTopology
 from tests.spark.helpers_semantics import HEARD, Feed, finish
 from tupletree import Collector, Emit, EndOfInput, KeyedState, PermanentError, Spout, TaskContext, Topology, bolt
+from tupletree.ids import MessageId
 from tupletree.sinks import jsonl
 from tupletree.testing.conformance.messages import numbered
-from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 

@@ -15,13 +15,14 @@ from tests.spark.counting import QUICK
 from tupletree import Spout, Topology
 from tupletree.config import resolve_options
 from tupletree.errors import EndOfInput
+from tupletree.ids import MessageId
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle, RunRequest, Summary
 from tupletree.runtimes.run import stored_state
 from tupletree.runtimes.spark.driver.upgrade import preview_upgrade
 from tupletree.testing.in_process import start_in_process
 from tupletree.topology.changes.upgrades import UpgradePlan, Words
-from tupletree.topology.components import Emit, MessageId
+from tupletree.topology.components import Emit
 from tupletree.tracking.outcomes import Failure
 
 HANG_S = 30.0

@@ -6,7 +6,8 @@ import msgspec
 
 from tupletree import Emit, Spout, TaskContext, Topology, Window, bolt, window_bolt
 from tupletree.errors import EndOfInput
-from tupletree.topology.components import MessageId, Sink
+from tupletree.ids import MessageId
+from tupletree.topology.components import Sink
 from tupletree.tracking.outcomes import Failure
 
 

@@ -10,7 +10,8 @@ import msgspec
 
 from tupletree import Emit, Spout
 from tupletree.errors import EndOfInput
-from tupletree.topology.components import MessageId, Reject, Sink, SinkBatch
+from tupletree.ids import MessageId
+from tupletree.topology.components import Reject, Sink, SinkBatch
 from tupletree.tracking.outcomes import Failure
 
 

@@ -15,9 +15,9 @@ import pytest
 from tests.places import Place
 from tupletree import AsyncSpout, Emit, EndOfInput, Failure, Reject, Spout, Topology, bolt, testing
 from tupletree.errors import ConnectorError, TopologyError, UnavailableAtStartError
+from tupletree.ids import MessageId
 from tupletree.tasks.async_spout import _Acks, _SpoutCalls
 from tupletree.testing import TestRun
-from tupletree.topology.components import MessageId
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -8,9 +8,10 @@ from tests.tasks.driving import Driver
 from tests.tasks.streams import Gathering, Line, Script, Word, lines
 from tupletree import Emit, Topology, bolt
 from tupletree.config import Options
+from tupletree.ids import MessageId
 from tupletree.tasks.mail import HighWater, SinkReset
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
-from tupletree.topology.components import MessageId, Reject
+from tupletree.topology.components import Reject
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 

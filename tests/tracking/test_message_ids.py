@@ -15,7 +15,7 @@ from tupletree.errors import CheckpointError, ConnectorError
 from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_key, plain_id
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 LOOKALIKES: list[MessageId] = [
     0, False, "", b"", (), 1, True, "1", b"1", (0,), (False,), ("",), (b"",), ((),), (1,), (True,), ((1,),), ((True,),),

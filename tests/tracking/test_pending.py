@@ -30,7 +30,7 @@ from tupletree.tracking.records import (
 from tupletree.tracking.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 SPOUT, QUEUE = 3, 4  # the runtime retries the first one's messages, the second one's source retries its own
 FAILURE = Failure(kind=FailureKind.ERROR, component="split", error="boom")

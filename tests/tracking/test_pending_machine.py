@@ -19,7 +19,7 @@ from tupletree.tracking.records import Acked, AlreadySettled, Died, Emission, Jo
 from tupletree.tracking.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 POLICY = RetryPolicy(max_attempts=3, backoff_initial_ms=1000, backoff_factor=2, backoff_max_ms=3000, jitter=0)
 RUNTIME, SOURCE = 1, 2

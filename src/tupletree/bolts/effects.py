@@ -14,7 +14,7 @@ from tupletree.topology.retry import Retry
 from tupletree.tracking.outcomes import Failure
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["CallsAgain", "ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked", "put_in_hand"]
 

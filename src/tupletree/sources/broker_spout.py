@@ -17,12 +17,13 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tupletree.errors import ConfigError, ConnectorError, EndOfInput
+from tupletree.ids import MessageId
 from tupletree.queues.bodies import QueueMessage, check_body, decoder_of
 from tupletree.queues.contract import LeaseLostError
 from tupletree.queues.messages import Delivery, Failure, Letter, Message
 from tupletree.queues.named import Queue
 from tupletree.queues.registry import check_url, open_queue
-from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, TaskContext
+from tupletree.topology.components import AsyncSpout, Emit, Reject, TaskContext
 from tupletree.tracking.outcomes import Failure as TupleFailure
 from tupletree.tracking.outcomes import FailureKind
 

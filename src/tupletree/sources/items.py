@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
 from tupletree.errors import ConfigError, EndOfInput
-from tupletree.topology.components import Emit, MessageId, Spout, TaskContext
+from tupletree.ids import MessageId
+from tupletree.topology.components import Emit, Spout, TaskContext
 
 __all__ = ["Items", "items"]
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tupletree.errors import ConfigError
+from tupletree.ids import MessageId
 from tupletree.sources.line_reader import WIDE
-from tupletree.topology.components import MessageId, Reject
+from tupletree.topology.components import Reject
 from tupletree.topology.streams import Schema
 
 __all__ = ["checked_encoding", "constructor", "decode_all", "decode_each", "raw_lines"]

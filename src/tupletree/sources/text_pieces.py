@@ -17,10 +17,11 @@ import msgspec
 import xxhash
 
 from tupletree.errors import ConnectorError, SourceChangedError
+from tupletree.ids import MessageId
 from tupletree.sources.file_table import FileRecord
 from tupletree.sources.files import siblings
 from tupletree.sources.line_reader import DamagedFileError, LineReader
-from tupletree.topology.components import MessageId, Reject
+from tupletree.topology.components import Reject
 from tupletree.topology.splits import Split
 
 __all__ = ["IdOf", "Planned", "Taken", "ids_of", "loss_of", "reread"]

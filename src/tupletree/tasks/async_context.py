@@ -24,7 +24,7 @@ from tupletree.state.cells import is_immutable
 from tupletree.tasks.live_roots import LiveRoots
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["CallCollector", "CallContext", "CallPlace", "CallState", "CallWatch"]
 

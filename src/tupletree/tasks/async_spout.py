@@ -19,13 +19,14 @@ import msgspec
 
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput, is_outage
+from tupletree.ids import MessageId
 from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.mail import Finished, Mail, Now
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
-from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.topology.components import AsyncSpout, Emit, Reject, Spout, TaskContext
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.records import Acked, Released

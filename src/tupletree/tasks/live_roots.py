@@ -19,7 +19,7 @@ from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, ids_in, pi
 from tupletree.tasks.pace import Pace
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["LiveRoots"]
 

@@ -27,7 +27,7 @@ from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.work_done import WorkDone
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["EmittingMachine", "Machine"]
 

@@ -12,7 +12,8 @@ from operator import length_hint
 from typing import Any
 
 from tupletree.errors import ConnectorError, UnavailableAtStartError, is_outage
-from tupletree.topology.components import MessageId, Spout
+from tupletree.ids import MessageId
+from tupletree.topology.components import Spout
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Acked

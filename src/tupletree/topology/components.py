@@ -12,9 +12,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
+
+from tupletree.ids import MessageId
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +36,6 @@ __all__ = [
     "HoldingBolt",
     "KeyedBatch",
     "KeyedState",
-    "MessageId",
     "Reject",
     "Release",
     "Resource",
@@ -51,9 +52,6 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 V = TypeVar("V")
-
-MessageId: TypeAlias = "str | int | bytes | tuple[MessageId, ...]"
-"""What a source calls a message. Compared with its type: 0, False, "" and b"" are four ids; only None is no id."""
 
 
 RESOURCE = "tupletree-resource"

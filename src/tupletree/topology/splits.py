@@ -14,8 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from tupletree.errors import ConnectorError, Finding, SourceChangedError, TupletreeError
+from tupletree.ids import MessageId
 from tupletree.texts import counted, encodable, marked_text, restored, reversible, unmarked_text
-from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout
+from tupletree.topology.components import AsyncSpout, Emit, Reject, Spout
 
 __all__ = [
     "AsyncLeaseSpout",

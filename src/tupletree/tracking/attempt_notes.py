@@ -11,7 +11,7 @@ from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.outcomes import Failure
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["QUIET_S", "AttemptNotes"]
 

@@ -18,7 +18,7 @@ from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Died, Released, Retry, SourceRetry
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["Fact", "FactMaker", "What", "failed_in"]
 

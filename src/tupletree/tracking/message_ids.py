@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tupletree.errors import CheckpointError, UnusableDataError
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["id_from_key", "id_from_plain", "id_text", "ids_of_text", "message_key", "plain_id"]
 

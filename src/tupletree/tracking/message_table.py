@@ -17,7 +17,7 @@ from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.records import Died, Standing
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["AWAITING", "Message", "RetryQueue", "SpoutMessages", "died_of", "standing_of"]
 

@@ -39,7 +39,7 @@ from tupletree.tracking.records import (
 from tupletree.tracking.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["Pending"]
 

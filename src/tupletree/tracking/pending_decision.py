@@ -21,7 +21,7 @@ from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
 from tupletree.tracking.retry import RetryPolicy, spread_of
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["Adoption", "FailedMessage", "PendingDecider", "PendingDecision", "Times", "after_failure"]
 

@@ -16,7 +16,7 @@ from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = [
     "Acked",

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tupletree.errors import ConnectorError
+from tupletree.ids import MessageId
 from tupletree.queues import Delivery
 from tupletree.routes.messages import Settlement, Work
 from tupletree.routes.running.outcomes import delivered
 from tupletree.routes.running.services import RunSpec, Services, services
-from tupletree.topology.components import AsyncSpout, Emit, MessageId, TaskContext
+from tupletree.topology.components import AsyncSpout, Emit, TaskContext
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 __all__ = ["QueueSpout"]

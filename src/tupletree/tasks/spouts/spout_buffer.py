@@ -12,9 +12,10 @@ from typing import Any
 
 from tupletree.bolts.failures import safe_text
 from tupletree.errors import EndOfInput, UnusableDataError
+from tupletree.ids import MessageId
 from tupletree.tasks.edges import RootIds
 from tupletree.tasks.spouts.spout_journal import SpoutJournal
-from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import Died

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from tupletree.ids import MessageId
 from tupletree.tasks.mail import Now
-from tupletree.topology.components import Emit, MessageId, Reject
+from tupletree.topology.components import Emit, Reject
 from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.message_table import Message, SpoutMessages
 from tupletree.tracking.outcomes import Failure, FailureKind

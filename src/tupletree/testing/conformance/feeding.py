@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from tupletree.errors import EndOfInput
-from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.ids import MessageId
+from tupletree.topology.components import AsyncSpout, Emit, Reject, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure
 
 __all__ = ["STILL_INACTIVE", "AsyncFeed", "Feed", "Heard", "Replaying", "heard"]

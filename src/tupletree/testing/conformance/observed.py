@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tupletree.config import Options
+from tupletree.ids import MessageId
 from tupletree.sinks.reader import read_rows
 from tupletree.testing.conformance.feeding import Heard, heard
 from tupletree.testing.conformance.runtime import Ended, NotConformingError, RuntimeUnderTest
-from tupletree.topology.components import MessageId
 from tupletree.tracking.outcomes import DeadLetter
 
 __all__ = ["Observed"]

@@ -14,10 +14,10 @@ from tupletree.bolts.effects import Worked
 from tupletree.bolts.failures import safe_text
 from tupletree.data.frames import Frame, roots_of
 from tupletree.data.payloads import to_jsonable
+from tupletree.ids import MessageId
 from tupletree.routing.plan import Plan
 from tupletree.testing.kit.tracing import Tracer
 from tupletree.testing.virtual.scripted import ScriptedMessages
-from tupletree.topology.components import MessageId
 from tupletree.topology.model import BoltSpec
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.message_ids import id_from_plain, message_key

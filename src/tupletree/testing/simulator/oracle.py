@@ -19,10 +19,9 @@ from typing import Any
 from tupletree.bolts.effects import Worked
 from tupletree.config import Options
 from tupletree.data.frames import Frame, Root, roots_of
-from tupletree.ids import hex_id
+from tupletree.ids import MessageId, hex_id
 from tupletree.tasks.mail import Track, TreeVerdicts
 from tupletree.testing.virtual.away import AWAY
-from tupletree.topology.components import MessageId
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure, Outcome

@@ -15,6 +15,7 @@ from typing import Any
 
 from tupletree.config import Options
 from tupletree.errors import TupletreeError
+from tupletree.ids import MessageId
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.tasks.bolt import BoltMachine
@@ -26,7 +27,6 @@ from tupletree.testing.simulator.simulation import Simulation
 from tupletree.testing.virtual.away import Away
 from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
-from tupletree.topology.components import MessageId
 from tupletree.topology.limits import refuse_stuck
 from tupletree.topology.render import to_text
 from tupletree.tracking.outcomes import Outcome

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from tupletree.bolts.effects import Worked
 from tupletree.data.frames import Frame
-from tupletree.ids import RandomBits
+from tupletree.ids import MessageId, RandomBits
 from tupletree.tasks.async_bolt import AsyncBoltMachine
 from tupletree.tasks.bolt import BoltMachine
 from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.outbox import Outbox
-from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Sink, SinkBatch, Spout, TaskContext
+from tupletree.topology.components import AsyncSpout, Emit, Reject, Sink, SinkBatch, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import (

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from tupletree.errors import ConfigError, EndOfInput
-from tupletree.topology.components import AsyncSpout, Emit, MessageId, Spout, TaskContext
+from tupletree.ids import MessageId
+from tupletree.topology.components import AsyncSpout, Emit, Spout, TaskContext
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure

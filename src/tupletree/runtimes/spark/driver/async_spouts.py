@@ -16,7 +16,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from tupletree.errors import ConnectorError, EndOfInput, is_outage
-from tupletree.topology.components import AsyncSpout, Emit, MessageId, Reject, Spout, TaskContext
+from tupletree.ids import MessageId
+from tupletree.topology.components import AsyncSpout, Emit, Reject, Spout, TaskContext
 from tupletree.topology.splits import AsyncLeaseSpout, Lease, LeaseSpout
 from tupletree.tracking.outcomes import Failure, FailureKind
 

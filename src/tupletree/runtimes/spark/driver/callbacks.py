@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from tupletree.clock import Clock
 from tupletree.errors import CheckpointError, ConnectorError, is_outage
+from tupletree.ids import MessageId
 from tupletree.runtimes.deadletters import newest_failures
 from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import SpoutTask
@@ -29,7 +30,7 @@ from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
-from tupletree.topology.components import MessageId, Spout
+from tupletree.topology.components import Spout
 from tupletree.topology.splits import LeaseSpout
 from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_key
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome

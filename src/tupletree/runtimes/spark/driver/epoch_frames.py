@@ -18,7 +18,7 @@ import numpy as np
 from tupletree.bolts.failures import FailureMaker, safe_text
 from tupletree.data.frames import UNTRACKED, Frame, Root
 from tupletree.data.payloads import to_jsonable
-from tupletree.ids import mix64
+from tupletree.ids import MessageId, mix64
 from tupletree.routing.groupings import Batch, Router
 from tupletree.routing.plan import NOWHERE, Plan, Task
 from tupletree.runtimes.spark.format import wire
@@ -28,7 +28,7 @@ from tupletree.runtimes.spark.format.program import codecs_of
 from tupletree.runtimes.spark.format.segments import SegmentRow
 from tupletree.runtimes.spark.worker.splits import FRAME_TUPLES, rejection, wrong_class
 from tupletree.texts import json_bytes
-from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure

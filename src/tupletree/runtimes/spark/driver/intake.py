@@ -20,6 +20,7 @@ from tupletree.bolts.failures import safe_text
 from tupletree.clock import Clock
 from tupletree.config import Options
 from tupletree.errors import ConnectorError, EndOfInput, UnusableDataError, is_outage
+from tupletree.ids import MessageId
 from tupletree.runtimes.spark.driver.async_spouts import AsyncSpoutAdapter
 from tupletree.runtimes.spark.driver.epoch_frames import EpochFrameMaker, EpochFrames, SpoutTask
 from tupletree.runtimes.spark.driver.epoch_size import EpochSize
@@ -39,7 +40,7 @@ from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
-from tupletree.topology.components import Emit, MessageId, Reject, Spout
+from tupletree.topology.components import Emit, Reject, Spout
 from tupletree.topology.limits import max_pending
 from tupletree.topology.splits import LeaseSpout, SplitSpout
 from tupletree.tracking.key_lines import ANY

@@ -23,7 +23,7 @@ from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.pending_log import PendingChanges, PlainId, fold
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = [
     "AckedTree",

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tupletree.topology.components import MessageId
+from tupletree.ids import MessageId
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.pending_decision import Adoption
 

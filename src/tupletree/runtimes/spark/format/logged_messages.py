@@ -18,6 +18,7 @@ import numpy as np
 from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import roots_of
 from tupletree.errors import InternalError
+from tupletree.ids import MessageId
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader, Messages, id_from_msgpack
 from tupletree.runtimes.spark.format.epoch_messages import (
@@ -30,7 +31,6 @@ from tupletree.runtimes.spark.format.epoch_messages import (
     StoredPayload,
 )
 from tupletree.runtimes.spark.format.segments import SegmentReader
-from tupletree.topology.components import MessageId
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.message_ids import id_from_plain
 

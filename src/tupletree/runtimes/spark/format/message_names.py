@@ -12,10 +12,10 @@ from pathlib import Path
 
 from tupletree.durable import read_header
 from tupletree.errors import CheckpointError
+from tupletree.ids import MessageId
 from tupletree.runtimes.spark.format.entries import EpochHeader, epoch_path, numbered
 from tupletree.runtimes.spark.format.epoch_messages import I64, U64, EpochMessages, places_in
 from tupletree.runtimes.spark.format.inputs import unread_inputs
-from tupletree.topology.components import MessageId
 
 __all__ = ["MessageNames"]
 

@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tupletree.errors import CheckpointError, InternalError
+from tupletree.ids import MessageId
 from tupletree.runtimes.spark.format.entries import EpochHeader
 from tupletree.runtimes.spark.format.epoch_messages import ELSEWHERE, I64, U64, EpochMessage, EpochMessages
 from tupletree.runtimes.spark.format.rows import keys_of, root_ids
 from tupletree.runtimes.spark.format.wire import PlannedSplit, first_number
-from tupletree.topology.components import MessageId, Reject
+from tupletree.topology.components import Reject
 from tupletree.topology.model import TopologySpec
 from tupletree.topology.splits import SplitSpout, read_split
 from tupletree.tracking.ledger import Entries

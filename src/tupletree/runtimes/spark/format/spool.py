@@ -26,7 +26,7 @@ from tupletree.topology.ordering import asks_for_names, asks_for_order
 from tupletree.tracking.message_ids import id_from_plain, plain_id
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["Spool", "SpooledRows", "called_sinks", "file_sink_of", "lasting_fingerprint", "make_spools"]
 

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tupletree.config import Options
+from tupletree.ids import MessageId
 from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.runtimes.api import Redact
 from tupletree.runtimes.spark.format.carryover import carryover_after
@@ -34,7 +35,6 @@ from tupletree.runtimes.spark.settle.open_trees import TreeChanges, WaitingChang
 from tupletree.runtimes.spark.settle.publish import letter_of
 from tupletree.runtimes.spark.settle.reports import Reports
 from tupletree.state.versions import StateFile, version_after
-from tupletree.topology.components import MessageId
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.key_lines import Turn
 from tupletree.tracking.message_ids import message_key, plain_id

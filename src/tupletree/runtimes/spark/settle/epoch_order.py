@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 
 from tupletree.errors import InternalError
+from tupletree.ids import MessageId
 from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.epoch_messages import places_in
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.topology.components import MessageId
 from tupletree.tracking.key_lines import ANY, Behaviour, Keys, Turn, Waiting, behind, keys_known, remembered, turns
 from tupletree.tracking.outcomes import Failure, FailureKind
 

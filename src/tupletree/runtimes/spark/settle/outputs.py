@@ -14,6 +14,7 @@ from typing import Any
 
 from tupletree.data.frames import Root
 from tupletree.durable import sync_directory
+from tupletree.ids import MessageId
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import OutputFile, WaitingFile
@@ -31,7 +32,6 @@ from tupletree.runtimes.spark.settle.open_trees import Decided, WaitingChanges, 
 from tupletree.runtimes.spark.settle.publish import final_name
 from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink
-from tupletree.topology.components import MessageId
 
 __all__ = ["ChosenOutputs", "OutputChooser"]
 

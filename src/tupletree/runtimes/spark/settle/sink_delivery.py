@@ -21,6 +21,7 @@ from tupletree.bolts.failures import FailureMaker, rule_of
 from tupletree.data.frames import Root, all_failed, roots_of
 from tupletree.durable import missing, pack, read_container, replace_file
 from tupletree.errors import PermanentError, is_outage
+from tupletree.ids import MessageId
 from tupletree.routing.plan import Plan, Task
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.instances import own_instance
@@ -33,7 +34,7 @@ from tupletree.runtimes.spark.settle.outages import Outages
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.runtimes.spark.settle.sink_thread import SinkCalls
 from tupletree.sinks.files import SinkRowsError
-from tupletree.topology.components import MessageId, Sink, SinkBatch
+from tupletree.topology.components import Sink, SinkBatch
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.retry import RetryPolicy
 

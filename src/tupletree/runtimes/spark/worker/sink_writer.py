@@ -24,7 +24,7 @@ from tupletree.sinks.parquet import ParquetSink
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 if TYPE_CHECKING:
-    from tupletree.topology.components import MessageId
+    from tupletree.ids import MessageId
 
 __all__ = ["SinkTask", "takes_columns"]
 
