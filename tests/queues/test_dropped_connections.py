@@ -34,6 +34,7 @@ class Relay:
         self._ends: list[socket.socket] = []
         self._lock = threading.Lock()
         self.dropped = 0
+        self._forgotten: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -46,11 +47,13 @@ class Relay:
                 for source, target in ((here, there), (there, here)):
                     threading.Thread(target=self._pass_on, args=[source, target], daemon=True).start()
 
-    @staticmethod
-    def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it was dropped
             while taken := source.recv(TAKEN_BYTES):
-                target.sendall(taken)
+                if source not in self._forgotten:
+                    target.sendall(taken)
+        if source in self._forgotten:
+            return
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
 
@@ -64,7 +67,15 @@ class Relay:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
+    def forget(self) -> None:
+        """Pass on nothing more over the connections that there are, and tell neither end: a firewall with no room."""
+        with self._lock:
+            self._forgotten |= set(self._ends)
+            self._ends = []
+
     def close(self) -> None:
+        for end in self._forgotten:
+            end.close()
         self._listening.close()
         self.drop()
 
@@ -115,3 +126,18 @@ def test_connections_that_drop_three_times_lose_nothing_and_no_handle_ends_with_
         assert Counter(done) == Counter(ids)
         assert again(queue.depth).open == 0
     assert relay.dropped >= 3
+
+
+def test_a_connection_that_a_firewall_has_forgotten_is_left_for_another_one(relayed: tuple[str, Relay]) -> None:
+    url, relay = relayed
+    with open_queue(f"{url}&timeout_s=1") as queue:
+        queue.publish([Message(id="a", body=b"")])
+        (leased,) = queue.lease(1, lease_s=600, wait_s=5.0)
+        relay.forget()
+        with pytest.raises(ConnectorError, match="cannot be reached"):
+            queue.ack([leased.handle])
+        assert not queue.ack([leased.handle])
+        relay.forget()  # and while it is idle
+        with pytest.raises(ConnectorError, match="cannot be reached"):
+            queue.lease(1, wait_s=0.1)
+        assert queue.depth().open == 0

@@ -7,6 +7,7 @@ asked for, and what answers say, is in `nats`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import ssl
@@ -32,6 +33,9 @@ STATUS = "Status"
 """Header of a message that is an answer of the server itself and not one of a stream."""
 
 NO_RESPONDERS = "503"
+
+SILENT_S = 2.0
+"""So long a server is waited for that is only asked whether it is there, after it has not answered in time."""
 
 logger = logging.getLogger("tupletree.queues")
 
@@ -102,6 +106,7 @@ class NatsClient:
         self._connecting = asyncio.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[str, _Answers] = {}
+        self._ending: set[asyncio.Future[None]] = set()
         self._secrets = [str(one) for name, one in server.login.items() if name in {"password", "token"}]
         self._inbox = ""
         self._is_closed = False
@@ -202,7 +207,7 @@ class NatsClient:
             for number, one in enumerate(requests):
                 reply = f"{self._inbox}.{name}.{number}"
                 await client.publish(one.subject, one.body, reply=reply, headers=one.headers)
-            return await asyncio.wait_for(answers.all_here, self.server.timeout_s)
+            return await self._all_of(answers, self.server.timeout_s)
         finally:
             del self._waiting[name]
 
@@ -219,11 +224,40 @@ class NatsClient:
         subscription = await client.subscribe(inbox, cb=hear)
         try:
             await client.publish(subject, body, reply=inbox)
-            return await asyncio.wait_for(answers.all_here, wait_s + self.server.timeout_s)
+            return await self._all_of(answers, wait_s + self.server.timeout_s)
         finally:
             del self._waiting[name]
-            if client.is_connected:
+            if client.is_connected and client is self._client:
                 await subscription.unsubscribe()
+
+    async def _all_of(self, answers: _Answers, within_s: float) -> list[Answer]:
+        try:
+            return await asyncio.wait_for(answers.all_here, within_s)
+        except TimeoutError:
+            await self._leave_if_silent(answers.client)
+            raise
+
+    async def _leave_if_silent(self, client: Client) -> None:
+        """Give a connection up on which nothing comes any more; the next call makes another one.
+
+        A firewall that has forgotten a connection tells neither end, and what is sent on one that lost packets for a
+        minute is sent again a minute later.
+        """
+        if client is not self._client:
+            return
+        try:
+            await client.flush(timeout=min(SILENT_S, self.server.timeout_s))  # type: ignore[arg-type]  # any number of seconds
+        except (Error, OSError, TimeoutError):
+            if client is self._client:
+                self._client = None
+                self._ending.add(ending := asyncio.ensure_future(self._end(client)))
+                ending.add_done_callback(self._ending.discard)
+                await self._hear_end(client)
+
+    async def _end(self, client: Client) -> None:
+        """Close a connection; what it still has to send is not waited for."""
+        with contextlib.suppress(Error, OSError, TimeoutError):
+            await asyncio.wait_for(client.close(), SILENT_S)
 
     async def _hear(self, message: Msg) -> None:
         name, _, number = message.subject[len(self._inbox) + 1 :].partition(".")
@@ -242,6 +276,8 @@ class NatsClient:
                 answers.give_up(ConnectorError(text))
 
     def _text(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError) and not str(error):
+            return "it did not answer in time"
         return without_secrets(str(error) or type(error).__name__, *self._secrets)
 
     async def _close(self) -> None:
