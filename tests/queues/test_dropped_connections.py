@@ -6,8 +6,6 @@ The same for RabbitMQ, whose handles end with their connection: tests/queues/tes
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -15,69 +13,12 @@ from typing import TypeVar
 import pytest
 
 from tests.queues.servers import nats_server, redis_server
+from tests.relays import Relay
 from tests.until import until
 from tupletree.errors import ConnectorError
 from tupletree.queues import Failure, Message, open_queue
 
 R = TypeVar("R")
-
-TAKEN_BYTES = 65536
-
-
-class Relay:
-    """Passes on what comes to its port to another one, over connections that can be dropped."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
-        self._ends: list[socket.socket] = []
-        self._lock = threading.Lock()
-        self.dropped = 0
-        self._forgotten: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it was closed
-            while True:
-                here, _ = self._listening.accept()
-                there = socket.create_connection(("127.0.0.1", self._target))
-                with self._lock:
-                    self._ends += [here, there]
-                for source, target in ((here, there), (there, here)):
-                    threading.Thread(target=self._pass_on, args=[source, target], daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it was dropped
-            while taken := source.recv(TAKEN_BYTES):
-                if source not in self._forgotten:
-                    target.sendall(taken)
-        if source in self._forgotten:
-            return
-        with contextlib.suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)
-
-    def drop(self) -> None:
-        """End all connections, in the middle of whatever they carry."""
-        with self._lock:
-            ends, self._ends = self._ends, []
-        self.dropped += len(ends) // 2
-        for end in ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-
-    def forget(self) -> None:
-        """Pass on nothing more over the connections that there are, and tell neither end: a firewall with no room."""
-        with self._lock:
-            self._forgotten |= set(self._ends)
-            self._ends = []
-
-    def close(self) -> None:
-        for end in self._forgotten:
-            end.close()
-        self._listening.close()
-        self.drop()
 
 
 @pytest.fixture(params=["redis", "nats"])

@@ -125,14 +125,14 @@ class SqlSink(Sink[Any]):
             ConnectorError: the database cannot be reached.
             RuntimeUnavailableError: its driver is not installed.
         """
-        from sqlalchemy import create_engine
         from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
+        from tupletree.sinks.databases import make_engine
         from tupletree.sinks.tables import Target, add_missing_columns
 
         cls = only_class(self.message_type, context)
         try:
-            engine = create_engine(self.url, pool_pre_ping=True)
+            engine = make_engine(self.url)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
             raise RuntimeUnavailableError(
                 "the database's driver is not installed",

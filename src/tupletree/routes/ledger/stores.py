@@ -23,6 +23,7 @@ from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction
 from tupletree.queues.urls import without_secrets
 from tupletree.routes.ledger.statements import Statement
 from tupletree.routes.ledger.tables import FORMAT, METADATA, meta
+from tupletree.sinks.databases import make_engine
 
 __all__ = ["DatabaseStore", "QueueFileStore", "Session", "Store"]
 
@@ -221,7 +222,7 @@ class DatabaseStore(Store):
 
     def _make_engine(self, url: sa.URL) -> sa.Engine:
         if self._dialect == "postgresql":
-            return sa.create_engine(url, pool_pre_ping=True)
+            return make_engine(url)
         arguments = {"timeout": _BUSY_TIMEOUT_S, "isolation_level": None, "cached_statements": 256}
         engine = sa.create_engine(url, connect_args=arguments)
         sa.event.listen(engine, "connect", _set_up_sqlite)

@@ -18,6 +18,7 @@ from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableErro
 from tupletree.queues.urls import without_secrets
 from tupletree.routes.lineage.rows import COLUMNS, KEY, REST_S, Edge, Step, Steps, edges_of
 from tupletree.routes.messages import CallRecord
+from tupletree.sinks.databases import make_engine
 
 with needing("lineage in a database needs SQLAlchemy", "routes"):
     import sqlalchemy as sa
@@ -100,7 +101,7 @@ def connect(url: str) -> tuple[sa.Engine, str]:
             engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
             sa.event.listen(engine, "connect", _set_up_sqlite)
         else:
-            engine = sa.create_engine(parsed, pool_pre_ping=True)
+            engine = make_engine(parsed)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise RuntimeUnavailableError(
             "the database's driver is not installed",

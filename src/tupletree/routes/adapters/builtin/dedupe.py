@@ -27,6 +27,7 @@ from tupletree.queues.urls import without_secrets
 from tupletree.routes import payloads
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterContext, AdapterResult, PipelineContext
 from tupletree.routes.adapters.paths import Path, PathText
+from tupletree.sinks.databases import make_engine
 
 __all__ = ["Dedupe"]
 
@@ -184,7 +185,7 @@ class _Store:
     def open(self) -> None:
         """Connect, and make the table if it is not there."""
         try:
-            self._engine = engine = sa.create_engine(self._url, pool_pre_ping=True)
+            self._engine = engine = make_engine(self._url)
             if engine.dialect.name == "sqlite" and engine.url.database and engine.url.database != ":memory:":
                 claim_private(FilePath(engine.url.database), "the file of seen keys", "dedupe: store")
         except (

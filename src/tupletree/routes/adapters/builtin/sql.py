@@ -32,6 +32,7 @@ from tupletree.routes.adapters.contract import (
     PipelineContext,
 )
 from tupletree.routes.adapters.paths import Path, PathText
+from tupletree.sinks.databases import make_engine
 
 __all__ = ["WriteSql"]
 
@@ -154,7 +155,7 @@ class WriteSql(BatchAdapter[SqlConfig]):
                 expected=" or ".join(_INSERTS),
             )
         try:
-            self._engine = sa.create_engine(url, pool_pre_ping=True)
+            self._engine = make_engine(url)
             try:
                 self._set_up(self._engine)
             except (exc.IntegrityError, exc.ProgrammingError):
