@@ -70,7 +70,8 @@ _HAS_HEAD = """SELECT 1 FROM tupletree_queue_messages
     WHERE ordered = 1 AND queue = ? AND key = ? AND state IN (0, 1, 2) LIMIT 1"""
 _FIRST_OF_KEY = """SELECT seq, due FROM tupletree_queue_messages
     WHERE ordered = 1 AND queue = ? AND key = ? AND state = 3 ORDER BY seq LIMIT 1"""
-_KEYS_WAITING = "SELECT DISTINCT key FROM tupletree_queue_messages WHERE ordered = 1 AND queue = ? AND state = 3"
+_KEYS_AMONG = f"""SELECT key FROM tupletree_queue_messages
+    WHERE {_AMONG} AND +ordered = 1 AND +queue = ?"""  # noqa: S608 - text of ours
 _PLACE = "UPDATE tupletree_queue_messages SET state = ?, due = ? WHERE seq = ?"
 _MOVE = """UPDATE tupletree_queue_messages SET queue = ?, state = ?, due = ?, ordered = ?, deliveries = 0, token = 0,
     seq = (SELECT max(seq) + 1 FROM tupletree_queue_messages) WHERE seq = ?"""
@@ -352,11 +353,6 @@ class QueueRows:
                 connection.execute(_PLACE, (state, due, seq))
                 counts.move(WAITING, state)
 
-    def _release_all(self, connection: sqlite3.Connection, queue: QueueRow, counts: Counts) -> None:
-        if queue.ordered:
-            keys = [key for (key,) in connection.execute(_KEYS_WAITING, (queue.number,))]
-            self._release(connection, queue, keys, counts)
-
     # Counting.
 
     def count(self, connection: sqlite3.Connection, number: int, counts: Counts) -> None:
@@ -395,6 +391,7 @@ class QueueRows:
         """Move those of the rows that are still in one of the states, each to the target's end."""
         now = self._file.now_ms()
         left, joined = Counts(), Counts()
+        keys: list[str] = []
         moved = 0
         for (seq,) in seqs:
             row = connection.execute(
@@ -406,6 +403,8 @@ class QueueRows:
             state, due, name, key = row
             moved += 1
             left.move(state, None)
+            if source.ordered and key:
+                keys.append(key)
             if source != target and not self._make_room(connection, target, name):
                 connection.execute("DELETE FROM tupletree_queue_messages WHERE seq = ?", (seq,))
                 continue
@@ -418,7 +417,7 @@ class QueueRows:
         self.count(connection, source.number, left)
         self.count(connection, target.number, joined)
         released = Counts()
-        self._release_all(connection, source, released)
+        self._release(connection, source, keys, released)
         self.count(connection, source.number, released)
         return moved
 
@@ -435,6 +434,10 @@ class QueueRows:
         """Delete those of the rows that are still in one of the states."""
         counts = Counts()
         purged = 0
+        keys: list[str] = []
+        if queue.ordered:
+            among = json_text([seq for (seq,) in seqs])
+            keys = [key for (key,) in connection.execute(_KEYS_AMONG, (among, queue.number))]
         for state in states:
             gone = connection.executemany(
                 "DELETE FROM tupletree_queue_messages WHERE seq = ? AND queue = ? AND state = ?",
@@ -442,7 +445,7 @@ class QueueRows:
             ).rowcount
             counts.move(state, None, gone)
             purged += gone
-        self._release_all(connection, queue, counts)
+        self._release(connection, queue, keys, counts)
         self.count(connection, queue.number, counts)
         return purged
 
