@@ -12,9 +12,10 @@ its key behind it in the same frame get the verdict `BEHIND` at once (`FailureMa
 from __future__ import annotations
 
 import heapq
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from typing import Any, Final
 
 from tupletree.bolts.effects import Worked
@@ -88,7 +89,7 @@ class OrderedInput:
         self._lines: dict[_Key, list[_Part]] = {}  # not worked yet, in order
         self._failed: dict[_Key, list[int]] = {}  # numbers of messages that are to come again, in order
         self._failed_keys: dict[tuple[int, int], set[Any]] = {}
-        self._behind: dict[_Key, list[_Part]] = {}  # parked until something changes for the key
+        self._behind: dict[_Key, list[_Part]] = {}  # heaps: parked until something changes for the key
         self._parts: dict[int, list[_Part]] = {}  # by root
         self._chosen: dict[_Key, int] = {}
         self._waits_since_s: float | None = None  # for nothing came and nothing was worked since; None: no look was yet
@@ -173,7 +174,7 @@ class OrderedInput:
                 continue
             line = self._waits_in(part)
             if line is not None:
-                self._behind.setdefault(line, []).append(part)
+                heapq.heappush(self._behind.setdefault(line, []), part)
                 continue
             for one in part.lines():
                 self._chosen[one] = self._chosen.get(one, 0) + 1
@@ -287,9 +288,16 @@ class OrderedInput:
             del self._failed_keys[message]
 
     def _wake(self, line: _Key) -> None:
-        for part in self._behind.pop(line, ()):
+        """Something changed for a key. Where calls of it go on one by one, only the first of those parked can be next."""
+        parked = self._behind.pop(line, [])
+        while parked:
+            part = heapq.heappop(parked)
             if not part.is_gone:
                 heapq.heappush(self._ready, part)
+                if self._one_by_one:
+                    break
+        if parked:
+            self._behind[line] = parked
 
     def purge(self, roots: Iterable[int]) -> None:
         """These attempts are over: they failed elsewhere, or their messages are dead."""
@@ -312,16 +320,22 @@ class OrderedInput:
     def behind(self, failed: Iterable[int]) -> set[int]:
         """The messages in hand that wait for these, of the same frame: they come later, for a key of theirs."""
         found: set[int] = set()
+        seen: set[_Key] = set()  # from the first part on, which came first
         left = [part for root in failed for part in self._parts.get(root, ()) if part.is_in_hand]
+        heapq.heapify(left)
         while left:
-            part = left.pop()
+            part = heapq.heappop(left)
             for line in part.lines():
-                for other in self._lines[line]:
+                if line in seen:
+                    continue
+                seen.add(line)
+                parts = self._lines[line]
+                for other in islice(parts, bisect_right(parts, part), None):
                     if not other.is_in_hand:
                         break
-                    if part < other and not found.issuperset(other.roots):
+                    if not found.issuperset(other.roots):
                         found |= other.roots
-                        left.append(other)
+                        heapq.heappush(left, other)
         return found
 
     # --- questions --------------------------------------------------------------------------------------------
