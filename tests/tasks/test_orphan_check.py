@@ -13,6 +13,7 @@ from tupletree.bolts import collector
 from tupletree.config import Options
 from tupletree.tasks.bolt import BoltMachine
 from tupletree.tasks.mail import Drop
+from tupletree.tasks.orphan_check import OrphanCheck
 from tupletree.tracking.acker import Acker
 
 TIMEOUT_S = 2.0
@@ -147,6 +148,15 @@ def test_word_of_an_acker_takes_only_the_tuples_of_the_roots_that_it_names() -> 
     (first, second) = driver.spouts[0].pending.roots_in_flight()
     bolt_of(driver).receive([Drop([first])], driver.now, driver.out)
     assert [*bolt_of(driver).held_roots()] == [second]
+
+
+def test_attempts_that_failed_together_are_looked_for_once() -> None:
+    told: list[tuple[int, int]] = []
+    check = OrphanCheck(1, [9], TIMEOUT_S, held=tuple, purge=lambda over, gone: told.append((len(over), len(gone))))
+    check.receive([Drop([root]) for root in range(1, 101)])
+    check.receive([Drop([101])])
+    check.receive([])
+    assert told == [(100, 100), (1, 101)]
 
 
 def test_an_acker_knows_open_trees_and_what_waits_for_an_opening() -> None:

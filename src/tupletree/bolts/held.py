@@ -309,8 +309,8 @@ class Holdings:
                 else:
                     gone.append(member)
                     self._remove(member)
-            for root in roots:
-                origin.unsettled.pop(root, None)
+            for root in origin.unsettled.keys() & roots:
+                del origin.unsettled[root]
         return gone
 
     def held(self) -> list[HeldFrame]:

@@ -244,23 +244,23 @@ class AsyncBoltMachine(EmittingMachine):
         waiting = [*(one for one, _ in self._ready), *(one for line in self._lines.values() for one in line)]
         return [root for one in waiting for root in roots_of(one.root)]
 
-    def purge(self, roots: AbstractSet[int]) -> None:
-        """Drop what is held for these roots only: they are over. Calls that run go on."""
+    def purge(self, roots: AbstractSet[int], gone: AbstractSet[int]) -> None:
+        """Drop what is held for roots that are over only, see `Purge`. Calls that run go on."""
         if self._kept_frames is not None:
             self._kept_frames.settle((), roots)
         if self._deferred is not None:
             self._deferred.forget(roots)
         if self._in_order is not None:
             self._in_order.purge(roots)
-        self._calls.purge(roots, {*(call.delivery for call in self._running.values()), *self._ended})
+        self._calls.purge(gone, {*(call.delivery for call in self._running.values()), *self._ended})
         for key, line in self._lines.items():
             for one in line if self._turns else ():
-                if all_failed(one.root, roots):
+                if all_failed(one.root, gone):
                     self._turns.pop(one, None)
-            self._lines[key] = deque(one for one in line if not all_failed(one.root, roots))
+            self._lines[key] = deque(one for one in line if not all_failed(one.root, gone))
         for _ in range(len(self._ready)):
             delivery, key = self._ready.popleft()
-            if all_failed(delivery.root, roots):
+            if all_failed(delivery.root, gone):
                 self._turns.pop(delivery, None)
                 self._next_in_line(key)
             else:
@@ -320,19 +320,22 @@ class AsyncBoltMachine(EmittingMachine):
         self._begin(now)
         self._renew(out)
         left = deque(mail)
-        while left:
+        if self._orphan_check is not None:
+            self._orphan_check.receive(one for one in mail if isinstance(one, Drop))
+            left = deque(one for one in mail if not isinstance(one, Drop))
+        while True:
             worked = Worked()
             with self._calls.several(worked):  # what ended together goes out together: a frame for each costs more
                 while left and not self._calls.is_full:
                     self._hear(left.popleft(), worked, out)
             self._go_on(worked, out)
+            if not left:
+                break
 
     def _hear(self, one: Mail, worked: Worked, out: Outbox) -> None:
-        if isinstance(one, Drop) and self._orphan_check is not None:
-            self._orphan_check.receive(one)
-        elif not isinstance(one, Finished):
+        if not isinstance(one, Finished):
             raise InternalError("an async bolt got mail that is not for bolts", got=type(one).__name__)
-        elif one.call == OPENING:
+        if one.call == OPENING:
             self._note_opened(one.error, worked, out)
         elif one.call in self._running:
             self._note_in_turn(one.call, one.error, worked, out)

@@ -444,10 +444,10 @@ class BoltMachine(EmittingMachine):
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - it sends nothing
         """Take mail about messages that are over."""
-        for one in mail:
-            if not isinstance(one, Drop) or self._orphan_check is None:
-                raise InternalError("a bolt got mail that is not for bolts", got=type(one).__name__)
-            self._orphan_check.receive(one)
+        drops = [one for one in mail if isinstance(one, Drop)]
+        if len(drops) < len(mail) or self._orphan_check is None:
+            raise InternalError("a bolt got mail that is not for bolts", got=repr(mail)[:200])
+        self._orphan_check.receive(drops)
 
     def held_roots(self) -> Iterable[int]:
         """Roots of the tuples that it holds."""
@@ -489,8 +489,8 @@ class BoltMachine(EmittingMachine):
         watermark_s = None if mark_us is None else mark_us / 1e6
         return Hold("held", self.task.component, count, since_s, until_s, holder.goes_by_event_time, watermark_s)
 
-    def purge(self, roots: AbstractSet[int]) -> None:
-        """Drop what is held for these roots only: they are over."""
+    def purge(self, roots: AbstractSet[int], gone: AbstractSet[int]) -> None:
+        """Drop what is held for roots that are over only: see `Purge`."""
         self._is_counted = False
         if self._kept_frames is not None:
             self._kept_frames.settle((), roots)
@@ -499,11 +499,11 @@ class BoltMachine(EmittingMachine):
         if self._in_order is not None:
             self._in_order.purge(roots)
         if self._holder is not None:
-            self._holder.forget(roots)
+            self._holder.forget(gone)
         elif isinstance(self._bolt, BoltTask):
-            self._bolt.purge(roots)
+            self._bolt.purge(gone)
         if self._waiting:
-            self._waiting = deque(without(frame, roots) for frame in self._waiting)  # type: ignore[arg-type]  # a set
+            self._waiting = deque(without(frame, gone) for frame in self._waiting)  # type: ignore[arg-type]  # a set
 
     @property
     def watermark_us(self) -> int | None:

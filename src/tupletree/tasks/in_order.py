@@ -288,7 +288,7 @@ class OrderedInput:
             del self._failed_keys[message]
 
     def _wake(self, line: _Key) -> None:
-        """Something changed for a key. Where calls of it go on one by one, only the first of those parked can be next."""
+        """Something changed for a key. Where its calls go on one by one, only the first of those parked can be next."""
         parked = self._behind.pop(line, [])
         while parked:
             part = heapq.heappop(parked)

@@ -23,13 +23,16 @@ __all__ = ["OrphanCheck", "orphan_check_of"]
 WITHOUT_TIMEOUT_S = 30.0
 """How often to ask where messages never expire; they may fail all the same."""
 
+Purge = Callable[[AbstractSet[int], AbstractSet[int]], None]
+"""Takes roots that are over, and all that were told to be for a while, themselves among them."""
+
 
 def orphan_check_of(
     plan: Plan,
     task: Task,
     timeout_s: float | None,
     held: Callable[[], Iterable[int]],
-    purge: Callable[[AbstractSet[int]], None],
+    purge: Purge,
 ) -> OrphanCheck | None:
     """The check of a bolt task that may keep tuples after a call; None for others. See `OrphanCheck`."""
     component = plan.spec.components[task.component]
@@ -48,7 +51,7 @@ class OrphanCheck:
         acker_tasks: by index; at least one.
         timeout_s: the message timeout.
         held: gives the roots of what the task holds.
-        purge: drops what is held for these roots only.
+        purge: drops what is held for roots that are over only.
 
     Attributes:
         due_s: when `poll` asks next (monotonic).
@@ -60,7 +63,7 @@ class OrphanCheck:
         acker_tasks: Sequence[int],
         timeout_s: float | None,
         held: Callable[[], Iterable[int]],
-        purge: Callable[[AbstractSet[int]], None],
+        purge: Purge,
     ) -> None:
         self.due_s = 0.0
         self._task = task
@@ -85,7 +88,9 @@ class OrphanCheck:
         out.mail += [(acker, OrphanQuery(self._task, roots)) for acker, roots in by_acker.items()]
         return bool(by_acker)
 
-    def receive(self, drop: Drop) -> None:
-        """Take an acker's answer, or mail of a spout. A tuple is dropped when all its messages are over."""
-        self._gone.update(drop.roots)
-        self._purge(self._gone)
+    def receive(self, drops: Iterable[Drop]) -> None:
+        """Take answers of ackers, and mail of spouts, together. A tuple is dropped when all its messages are over."""
+        over = {root for drop in drops for root in drop.roots}
+        if over:
+            self._gone |= over
+            self._purge(over, self._gone)
