@@ -75,8 +75,6 @@ class Simulation:
         is_over: the process has crashed: what it still does, as it unwinds, must have no effect outside.
     """
 
-    # More than twelve attributes: one world, all of whose parts a step may touch.
-
     def __init__(
         self,
         make: Callable[[Path], Topology],

@@ -77,8 +77,6 @@ class Loop:
         active: whether the spouts are active.
     """
 
-    # More than twelve attributes: the parts that it holds together, and what decides whether an epoch is due.
-
     def __init__(
         self,
         parts: RunParts,

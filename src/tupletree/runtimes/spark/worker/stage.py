@@ -125,8 +125,6 @@ def run_stage(
 class StageRun:
     """One attempt of one partition of a stage. Fill it with `read`, then `work` once."""
 
-    # More than twelve attributes: what all tasks of the stage share here, from what came in to what is reported.
-
     def __init__(
         self, program: Program, control: EpochControl, index: int, partition: int, attempt: int, marker: CrashMarker
     ) -> None:
@@ -564,7 +562,8 @@ class StageRun:
             behind = {root for root, failure in worked.failures.items() if failure is BEHIND}
             self._put_behind(behind, component)
             worked.failures = {root: one for root, one in worked.failures.items() if root not in behind}
-        self._failures = {**worked.failures, **self._failures} if worked.failures else self._failures
+        for root, failure in worked.failures.items():
+            self._failures.setdefault(root, failure)
         self._skip.update(worked.failures)
         self._stats.late_verdicts += worked.late_verdicts
         if worked.dropped and component.name not in self._stats.late:
@@ -594,7 +593,8 @@ class StageRun:
             fail.stray(self._untracked, value, error)
         if isinstance(error, CrashingWorkError):
             poison = self._poison(error.blame, str(value))
-            self._failures = {**dict.fromkeys(roots_of(root), poison), **self._failures}
+            for one in roots_of(root):
+                self._failures.setdefault(one, poison)
         fail.note(self._failures, root, value, error)
         self._skip.update(roots_of(root))
 
