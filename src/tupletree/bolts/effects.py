@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tupletree.data.frames import Columns, Frame, LaidOut, Root, roots_of
 from tupletree.errors import ProcessingError, is_outage
@@ -15,6 +15,7 @@ from tupletree.tracking.outcomes import Failure
 
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
+    from tupletree.routing.plan import Plan, Task
 
 __all__ = ["CallsAgain", "ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked", "put_in_hand"]
 
@@ -225,6 +226,19 @@ class TaskPlace:
     def must_be_alone(self, root: Root) -> bool:  # noqa: ARG002 - a runtime may know of some
         """Whether nothing else may be in hand together with this tuple."""
         return False
+
+    @classmethod
+    def at(cls, plan: Plan, task: Task, **fields: Any) -> Self:
+        """That of a task of a plan; `fields` are those of its own that the plan does not say."""
+        return cls(
+            topology=plan.spec.name,
+            component=task.component,
+            task_id=task.task_id,
+            task_index=task.index,
+            parallelism=plan.parallelism(task.component),
+            component_tasks=plan.component_tasks,
+            **fields,
+        )
 
     def begin(self, epoch_time_s: float) -> None:
         """The task works from here on, at this time; what is logged names what it has in hand."""

@@ -150,15 +150,7 @@ class EmittingMachine(Machine):
         self.worked = 0
         self.late_verdicts = 0
         self.late = 0
-        self.place = TaskPlace(
-            plan.spec.name,
-            task.component,
-            task.task_id,
-            task.index,
-            plan.parallelism(task.component),
-            attempts=attempts,
-            component_tasks=plan.component_tasks,
-        )
+        self.place = TaskPlace.at(plan, task, attempts=attempts)
         self._emitter = Emitter(plan, task, random_bits)
         self.place.numbered = self._emitter.ordering.numbers_outputs
         self.place.retry = plan.spec.components[task.component].retry

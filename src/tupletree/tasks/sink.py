@@ -113,16 +113,8 @@ class SinkMachine(Machine):
         self.wait = OutageWait(task.component, outage_limit_s)
         self.sink = sink
         self.rows_written = 0
-        self.place = TaskPlace(
-            plan.spec.name,
-            task.component,
-            task.task_id,
-            task.index,
-            plan.parallelism(task.component),
-            component_tasks=plan.component_tasks,
-            input_types=plan.input_types(task.component),
-            retry=plan.spec.components[task.component].retry,
-        )
+        component = plan.spec.components[task.component]
+        self.place = TaskPlace.at(plan, task, input_types=plan.input_types(task.component), retry=component.retry)
         self._batch_prefix = f"{run}-{task.component}-{task.index:04d}-{incarnation}"
         self._run = run
         self._incarnation = incarnation

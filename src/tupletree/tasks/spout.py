@@ -6,6 +6,7 @@ a message is acked when its tree is complete AND every sink has written the rows
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
@@ -112,14 +113,7 @@ class SpoutMachine(Machine):
         ((self._stream, stream),) = component.outputs.items()
         super().__init__(task)
         self.spout = spout
-        self.place = TaskPlace(
-            plan.spec.name,
-            task.component,
-            task.task_id,
-            task.index,
-            plan.parallelism(task.component),
-            component_tasks=plan.component_tasks,
-        )
+        self.place = TaskPlace.at(plan, task)
         self._class = stream.schema.cls
         self._tracking = options.acker_tasks > 0
         self._acker_tasks = plan.task_ids_of(ACKER)
@@ -298,15 +292,7 @@ class SpoutMachine(Machine):
         left = self._inherited or SpoutCheckpoint(self.pending, self._draw, self._spout_buffer)
         # A source that is to emit messages again is asked again, for all that it has not emitted.
         not_yet_told = [one for one in self._calls_out.not_yet_told if one[1] is None or one[1].permanent]
-        return SpoutCheckpoint(
-            self.pending,
-            self._draw,
-            self._spout_buffer,
-            left.letters_to_store,
-            left.not_told,
-            not_yet_told,
-            self.journal,
-        )
+        return dataclasses.replace(left, not_yet_told=not_yet_told, journal=self.journal)
 
     # --- what a durable run stores ----------------------------------------------------------------------------
 

@@ -331,17 +331,8 @@ class Incarnation:
         return accounts
 
     def _open(self, spout: SpoutTask) -> None:
-        plan, accounts, task = self.parts.plan, self.parts.accounts, spout.task
-        place = TaskPlace(
-            plan.spec.name,
-            spout.name,
-            task.task_id,
-            task.index,
-            plan.parallelism(spout.name),
-            self.parts.clock.wall(),
-            component_tasks=plan.component_tasks,
-        )
-        spout.spout.open(place)
+        accounts = self.parts.accounts
+        spout.spout.open(TaskPlace.at(self.parts.plan, spout.task, epoch_time_s=self.parts.clock.wall()))
         if spout.number in accounts.positions:
             # Its input may have grown since it ended: it continues from its position, and ends at once if there is
             # nothing.

@@ -85,27 +85,15 @@ class StateDirectory:
         self.upgrades = upgrades or Upgrades([])
         self.held = ExitStack()
         self._lock = lock
-        self.epochs = path / "epochs"
-        self.settles = path / "settles"
-        self.state = path / "state"
-        self.kept = path / "kept"
-        self.dead = path / "dead"
-        self.history = path / "history"
-        self.spools = path / "spools"
-        self.marks = path / "marks"
-        self.segments = path / "segments"
-        for folder in (
-            self.epochs,
-            self.settles,
-            self.state,
-            self.kept,
-            self.dead,
-            self.history,
-            self.spools,
-            self.marks,
-            self.segments,
-        ):
-            private_folder(folder)
+        self.epochs = private_folder(path / "epochs")
+        self.settles = private_folder(path / "settles")
+        self.state = private_folder(path / "state")
+        self.kept = private_folder(path / "kept")
+        self.dead = private_folder(path / "dead")
+        self.history = private_folder(path / "history")
+        self.spools = private_folder(path / "spools")
+        self.marks = private_folder(path / "marks")
+        self.segments = private_folder(path / "segments")
 
     @classmethod
     def open(cls, path: Path, topology: str, fingerprint: dict[str, Any], decide: Decide) -> StateDirectory:

@@ -158,17 +158,8 @@ class SinkDelivery:
         for name, component in self._components.items():
             for task in self._plan.tasks_of(name):
                 sink = own_instance(component, shared=self._plan.parallelism(name) == 1)
-                place = TaskPlace(
-                    self._plan.spec.name,
-                    name,
-                    task.task_id,
-                    task.index,
-                    self._plan.parallelism(name),
-                    wall_s,
-                    component_tasks=self._plan.component_tasks,
-                    input_types=self._plan.input_types(name),
-                    retry=component.retry,
-                )
+                types = self._plan.input_types(name)
+                place = TaskPlace.at(self._plan, task, epoch_time_s=wall_s, input_types=types, retry=component.retry)
                 self._sinks[name, task.index] = sink
                 while True:
                     try:

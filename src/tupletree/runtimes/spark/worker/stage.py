@@ -271,11 +271,6 @@ class StageRun:
 
     def _place(self, component: ComponentSpec, task: Task) -> TaskPlace:
         fields: dict[str, Any] = {
-            "topology": self._plan.spec.name,
-            "component": component.name,
-            "task_id": task.task_id,
-            "task_index": task.index,
-            "parallelism": self._plan.parallelism(component.name),
             "retrying_since_s": self._control.retrying_since_s,
             "held_back_since_s": self._held_back_since_s(component.name),
             "kept_retrying": self._control.kept_retrying,
@@ -286,15 +281,14 @@ class StageRun:
             "numbered": self._plan.numbers_outputs(component.name),
             "attempts": self._control.attempts,
             "again": self._control.again,
-            "component_tasks": self._plan.component_tasks,
             "waits": True,
             "ids_of": self._names.ids_of,
             "retry": component.retry,
             "renamed": self._control.renamed,
         }
         if self._crash_marker.is_marking:
-            return MarkedPlace(self._crash_marker, **fields)
-        return TaskPlace(**fields)
+            return MarkedPlace.at(self._plan, task, marker=self._crash_marker, **fields)
+        return TaskPlace.at(self._plan, task, **fields)
 
     def _held_back_since_s(self, component: str) -> float | None:
         """See `TaskPlace.held_back_since_s`."""
