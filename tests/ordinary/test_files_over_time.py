@@ -119,6 +119,64 @@ def test_a_changed_file_is_refused_where_that_is_asked_for(here: Path) -> None:
     assert reader.texts() == [f"{LONG}3", f"{LONG}4"]
 
 
+def rotate() -> None:
+    Path("a.log").rename("a.log.1")
+    Path("a.log").write_text("new\n")
+
+
+def copy_and_truncate() -> None:
+    Path("a.log.1").write_bytes(Path("a.log").read_bytes())
+    Path("a.log").write_text("new\n")
+
+
+def pack() -> None:
+    Path("a.log.1.gz").write_bytes(gzip.compress(Path("a.log").read_bytes()))
+    Path("a.log").write_text("new\n")
+
+
+def lead_elsewhere() -> None:
+    Path("a.log").rename("behind.log")
+    Path("next.log").write_text("new\n")
+    Path("a.log").symlink_to("next.log")
+
+
+def lead_the_link_elsewhere() -> None:
+    Path("next.log").write_text("new\n")
+    Path("a.log").unlink()
+    Path("a.log").symlink_to("next.log")
+
+
+@pytest.mark.parametrize(
+    ("away", "is_link"),
+    [
+        (rotate, False),
+        (rotate, True),
+        (copy_and_truncate, False),
+        (pack, False),
+        (lead_elsewhere, False),
+        (lead_elsewhere, True),
+        (lead_the_link_elsewhere, True),
+    ],
+)
+def test_the_rest_of_a_file_that_has_left_its_name_is_read_over_any_number_of_stops(
+    here: Path, away: Callable[[], None], is_link: bool
+) -> None:
+    """The list has its name alone, as `text_lines("app.log")` has: where the rest lies is not in it."""
+    Path("first.log" if is_link else "a.log").write_text(lines_of(6))
+    if is_link:
+        Path("a.log").symlink_to("first.log")
+    reader = Reader(["a.log"])
+    reader.spout.plan(2, 1 << 20)
+    reader.position = reader.spout.snapshot()
+    reader.spout.close()
+    away()
+    reader.start()
+    for _ in range(2):
+        reader.spout.plan(1, 1 << 20)
+        reader.resume()
+    assert reader.ask() == [(("a.log", 5), f"{LONG}5"), (("a.log", 6), f"{LONG}6"), (("a.log", 2, 1), "new")]
+
+
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 def test_the_rest_of_a_file_that_was_copied_and_truncated_is_read_in_the_copy(here: Path, packed: bool) -> None:
     reader = begun("a.log")

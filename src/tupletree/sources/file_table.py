@@ -391,7 +391,11 @@ class _Neighbours:
         self._folders: dict[str, tuple[dict[int, list[str]], list[str], _Related]] = {}
 
     def that_may_be(self, record: FileRecord) -> list[str]:
-        """Paths beside a record's that its file may have now: those of its inode, and those that rotation makes."""
+        """Paths in the folder of a record's file that this may have now: those of its inode, and those of rotation.
+
+        Its own is among them where its name is another file's, or nobody's: the file was rotated away, or the link
+        that is followed leads elsewhere. Where its name is still its own, the source is not to read it any more.
+        """
         folder = os.path.dirname(record.path)
         if folder not in self._folders:
             entries = [*siblings(record.path)]
@@ -402,7 +406,8 @@ class _Neighbours:
             self._folders[folder] = by_inode, paths, _Related(paths)
         by_inode, paths, related = self._folders[folder]
         rotated = [paths[place] for place in related.rotated_from(record.path)]
-        return sorted({*by_inode.get(record.inode, ()), *rotated} - {record.path})
+        left_out = {record.path} if os.path.realpath(record.name) == record.path else set()
+        return sorted({*by_inode.get(record.inode, ()), *rotated} - left_out)
 
 
 class _Related:
