@@ -202,8 +202,7 @@ class TextLines(SplitSpout[T], Generic[T]):
         unmatched = () if self.follow else listing.unmatched.values()
         return [*listing.faults.values(), *listing.missing.values(), *unmatched]
 
-    # --- opening and closing
-    # ---------------------------------------------------------------------------------------------------
+    # --- opening and closing ----------------------------------------------------------------------------------
 
     def open(self, context: TaskContext) -> None:
         """Begin at the start of every file; what cannot be read is named by the first `plan` or `next`."""

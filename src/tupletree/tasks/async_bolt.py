@@ -117,8 +117,7 @@ class AsyncBoltMachine(EmittingMachine):
             self._process = lambda value: spec.target(**{parameter: value}, **injected)
             self._tick = self._process if Tick in spec.input_types else None
 
-    # --- start and stop
-    # -------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------------------
 
     def start(self, now: Now, out: Outbox) -> None:
         """Ask for a class bolt to be opened; tuples wait until it is."""

@@ -167,8 +167,7 @@ class SpoutMachine(Machine):
         """See `Machine`."""
         self._emitter.ordering.numbers = numbers
 
-    # --- start and stop
-    # -------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------------------
 
     def start(self, now: Now, out: Outbox) -> None:
         """Open the spout and let it run."""
