@@ -31,3 +31,10 @@ def test_it_counts_from_the_start_of_the_process_or_from_when_the_run_was_resume
     limit.begin(acked=500, dead=71, still_open=5)
     assert limit.exceeded(acked=500, dead=96) == ""
     assert limit.exceeded(acked=500, dead=97)
+
+
+def test_a_share_is_one_of_what_ended_since_then() -> None:
+    limit = DeadLimit("10%", sample=10)
+    limit.begin(acked=1_000, dead=0)
+    assert limit.exceeded(acked=1_004, dead=5) == ""
+    assert limit.exceeded(acked=1_005, dead=5) == "5 of 10 messages that ended are dead: more than max_dead (10%)"
