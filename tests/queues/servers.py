@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -263,6 +264,7 @@ class KafkaCluster:
         assert process.stdout is not None
         self.process = process
         self.address = process.stdout.readline().strip()
+        self._lock = threading.RLock()  # consumers ask from threads of their own
 
     @property
     def url(self) -> str:
@@ -272,17 +274,19 @@ class KafkaCluster:
         """A command of tests/queues/kafka_cluster.py."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(" ".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline().strip()
+        with self._lock:
+            self.process.stdin.write(" ".join(map(str, words)) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline().strip()
         assert answer == "0", answer
 
     def made_for(self, client: Any, settings: Mapping[str, object], partitions: Mapping[str, int]) -> None:
         """In the place of `KafkaClient.make`."""
-        there = client.topics()
-        for topic in settings:
-            if topic not in there:
-                self.tell("topic", topic, partitions[topic])
+        with self._lock:
+            there = client.topics()
+            for topic in settings:
+                if topic not in there:
+                    self.tell("topic", topic, partitions[topic])
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Servers of tests end with the process that started them, however that ends."""
+"""Servers of tests: they end with the process that started them, however that ends, and answer each thread."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.queues.servers import KafkaCluster
 from tests.until import until
 
 STARTS = """
@@ -44,3 +46,25 @@ def test_a_server_ends_with_a_test_process_that_is_killed(tmp_path: Path, kind: 
         starting.kill()
         starting.wait()
         until(lambda: not is_there(port))
+
+
+ANSWERS = "import sys; print('host:1', flush=True); [print(0, flush=True) for _ in sys.stdin]"
+
+
+def test_threads_that_tell_a_cluster_something_at_once_have_an_answer_each() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ANSWERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        cluster = KafkaCluster(process)
+
+        def tell() -> None:
+            for number in range(500):
+                cluster.tell("delete", number)
+
+        with ThreadPoolExecutor(8) as threads:
+            told = [threads.submit(tell) for _ in range(8)]
+            try:
+                for one in told:
+                    one.result(60)
+            finally:
+                process.kill()  # which ends those that wait for an answer
