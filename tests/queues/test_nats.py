@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from tests.queues.asked_of_each import (
+    found_where_the_server_was_killed,
+    priced_from_one_queue_into_another,
+    shared_by_four_consumers,
+)
 from tests.queues.servers import NatsServer, nats_server
-from tests.queues.test_sources_and_sinks import Order, Runner, price, run_local, run_spark
-from tupletree import Topology
+from tests.queues.test_sources_and_sinks import Runner, run_local, run_spark
 from tupletree.errors import ConnectorError
-from tupletree.queues import Broker, Failure, Letter, Message, NotCapableError, connect, open_queue
+from tupletree.queues import Broker, Letter, Message, NotCapableError, connect, open_queue
 from tupletree.queues.contract import RefusedConnectionError
-from tupletree.sinks import queue_sink
-from tupletree.sources import queue as queue_source
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 pytest.importorskip("nats")
@@ -70,25 +70,9 @@ def test_the_queue_on_nats_does_all_that_it_says(scenario: QueueScenario, server
 
 def test_a_server_that_is_killed_in_the_middle_loses_nothing_that_was_promised() -> None:
     with nats_server() as server, open_queue(f"{server.url}?queue=q&lease_s=3600") as queue:
-        ids = [f"m{number}" for number in range(300)]
-        queue.publish([Message(id=one, body=one.encode()) for one in ids])
-        done: list[str] = []
-        for turn in range(6):
-            leased = queue.lease(50, lease_s=3600)
-            queue.ack([one.handle for one in leased[:30]])
-            done += [one.message.id for one in leased[:30]]
-            if turn in {1, 3}:
-                server.kill()
-                with pytest.raises(ConnectorError) as away:
-                    queue.depth()
-                assert away.value.is_outage
-                server.start()
-            queue.fail([Failure(handle=one.handle) for one in leased[30:]])
-        left = [one.message.id for one in queue.lease(300, lease_s=3600)]
-        found = Counter(done + left)
-        assert set(found) == set(ids)
+        found = found_where_the_server_was_killed(server, queue)
         assert not queue.broker.capabilities.durable_acks
-        assert set(found.values()) <= {1, 2, 3}  # what was acked just before each kill may come again
+        assert {*found.values()} <= {1, 2, 3}  # what was acked just before each kill may come again
 
 
 def test_a_lease_that_waits_while_the_server_dies_says_so_at_once() -> None:
@@ -268,39 +252,9 @@ def test_a_server_without_jetstream_is_named() -> None:
 
 
 def test_many_consumers_of_one_queue_share_its_messages(server: NatsServer) -> None:
-    ids = [f"m{number}" for number in range(2000)]
-    with open_queue(f"{server.url}?queue=many") as queue:
-        assert queue.publish([Message(id=one) for one in ids]) == 2000
-    seen: list[str] = []
-
-    def consume() -> None:
-        with open_queue(f"{server.url}?queue=many") as mine:
-            while leased := mine.lease(37, lease_s=60):
-                mine.ack([one.handle for one in leased])
-                seen.extend(one.message.id for one in leased)
-
-    threads = [threading.Thread(target=consume) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert Counter(seen) == Counter(ids)
+    shared_by_four_consumers(f"{server.url}?queue=many")
 
 
 @pytest.mark.parametrize("runner", [run_local, run_spark], ids=["local", "spark"])
 def test_a_topology_reads_one_queue_and_writes_another(server: NatsServer, tmp_path: Path, runner: Runner) -> None:
-    def place(name: str) -> str:
-        return f"{server.url}?queue={name}-{runner.__name__}"
-
-    t = Topology("pricing")
-    orders = t.spout("orders", queue_source(place("orders"), Order, follow=False))
-    t.sink("invoices", queue_sink(place("invoices"))).shuffle(t.bolt("price", price).shuffle(orders))
-    with open_queue(place("orders")) as inbound:
-        bodies = [b'{"number":%d,"pears":%d}' % (n, -1 if n % 10 == 7 else n) for n in range(60)] + [b"three pears"]
-        inbound.publish([Message(id=f"m{number}", body=body) for number, body in enumerate(bodies)])
-        summary = runner(t, tmp_path)
-        assert (summary.acked, summary.dead) == (54, 7)
-        assert (inbound.depth().open, inbound.depth().dead) == (0, 7)
-    with open_queue(place("invoices")) as invoices:
-        numbers = sorted(msgspec.json.decode(one.message.body)["order"] for one in invoices.lease(100))
-        assert numbers == [n for n in range(60) if n % 10 != 7]
+    priced_from_one_queue_into_another(lambda name: f"{server.url}?queue={name}", tmp_path, runner)

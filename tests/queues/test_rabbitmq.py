@@ -8,12 +8,11 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
+from tests.queues.asked_of_each import priced_from_one_queue_into_another
 from tests.queues.servers import RabbitServer
-from tests.queues.test_sources_and_sinks import Order, Runner, price, run_local, run_spark
-from tupletree import Topology
+from tests.queues.test_sources_and_sinks import Runner, run_local, run_spark
 from tupletree.errors import ConfigError
 from tupletree.queues import (
     Broker,
@@ -26,8 +25,6 @@ from tupletree.queues import (
     open_queue,
 )
 from tupletree.queues.urls import parse_url
-from tupletree.sinks import queue_sink
-from tupletree.sources import queue as queue_source
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 pika = pytest.importorskip("pika")
@@ -301,18 +298,4 @@ def test_a_million_bytes_for_each_of_a_hundred_messages_are_leased_as_far_as_the
 
 @pytest.mark.parametrize("runner", [run_local, run_spark], ids=["local", "spark"])
 def test_a_topology_reads_one_queue_and_writes_another(rabbitmq: RabbitServer, tmp_path: Path, runner: Runner) -> None:
-    def place(name: str) -> str:
-        return f"{rabbitmq.url}?queue={name}-{runner.__name__}"
-
-    t = Topology("pricing")
-    orders = t.spout("orders", queue_source(place("orders"), Order, follow=False))
-    t.sink("invoices", queue_sink(place("invoices"))).shuffle(t.bolt("price", price).shuffle(orders))
-    with open_queue(place("orders")) as inbound:
-        bodies = [b'{"number":%d,"pears":%d}' % (n, -1 if n % 10 == 7 else n) for n in range(60)] + [b"three pears"]
-        inbound.publish([Message(id=f"m{number}", body=body) for number, body in enumerate(bodies)])
-        summary = runner(t, tmp_path)
-        assert (summary.acked, summary.dead) == (54, 7)
-        assert (inbound.depth().open, inbound.depth().dead) == (0, 7)
-    with open_queue(place("invoices")) as invoices:
-        numbers = sorted(msgspec.json.decode(one.message.body)["order"] for one in invoices.lease(100))
-        assert numbers == [n for n in range(60) if n % 10 != 7]
+    priced_from_one_queue_into_another(lambda name: f"{rabbitmq.url}?queue={name}", tmp_path, runner)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.queues.asked_of_each import found_where_the_server_was_killed, shared_by_four_consumers
 from tests.queues.servers import RedisServer, redis_server
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.queues import Broker, Failure, Message, connect, open_queue
@@ -63,26 +62,8 @@ def test_the_queue_on_redis_does_all_that_it_says(scenario: QueueScenario, serve
 
 def test_a_server_that_is_killed_in_the_middle_loses_nothing_that_was_promised() -> None:
     with redis_server() as server, open_queue(f"{server.url}?queue=q") as queue:
-        ids = [f"m{number}" for number in range(300)]
-        queue.publish([Message(id=one, body=one.encode()) for one in ids])
-        done: list[str] = []
-        for turn in range(6):
-            leased = queue.lease(50, lease_s=3600)
-            queue.ack([one.handle for one in leased[:30]])
-            done += [one.message.id for one in leased[:30]]
-            if turn in {1, 3}:
-                server.kill()
-                with pytest.raises(ConnectorError) as away:
-                    queue.depth()
-                assert away.value.is_outage
-                server.start()
-            queue.fail([_given_back(one.handle) for one in leased[30:]])
-        left = [one.message.id for one in queue.lease(300, lease_s=3600)]
-        assert Counter(done + left) == Counter(ids)
-
-
-def _given_back(handle: str) -> Failure:
-    return Failure(handle=handle)
+        found = found_where_the_server_was_killed(server, queue)
+        assert {*found.values()} == {1}
 
 
 def test_a_message_whose_body_is_trimmed_is_a_dead_letter_and_not_lost_without_a_word(server: RedisServer) -> None:
@@ -107,7 +88,7 @@ def test_entries_that_other_programs_add_to_the_stream_are_messages(server: Redi
         assert messages[first.decode()].message.body == b"\xff"
         assert messages[second.decode()].message.body == b'{"order":"7","pears":"3"}'
         queue.ack([messages[first.decode()].handle])
-        queue.fail([_given_back(messages[second.decode()].handle)])
+        queue.fail([Failure(handle=messages[second.decode()].handle)])
         [again] = queue.lease(10)
         assert (again.message, again.deliveries) == (messages[second.decode()].message, 2)
 
@@ -218,20 +199,4 @@ def test_wrong_urls_are_named() -> None:
 
 
 def test_many_consumers_of_one_queue_share_its_messages(server: RedisServer) -> None:
-    ids = [f"m{number}" for number in range(2000)]
-    with open_queue(f"{server.url}?queue=many") as queue:
-        queue.publish([Message(id=one) for one in ids])
-    seen: list[str] = []
-
-    def consume() -> None:
-        with open_queue(f"{server.url}?queue=many") as mine:
-            while leased := mine.lease(37, lease_s=60):
-                refused = mine.ack([one.handle for one in leased])
-                seen.extend(one.message.id for one in leased if one.handle not in refused)
-
-    threads = [threading.Thread(target=consume) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert Counter(seen) == Counter(ids)
+    shared_by_four_consumers(f"{server.url}?queue=many")

@@ -15,10 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.queues.asked_of_each import priced_from_one_queue_into_another, the_command_checks_counts_and_shows
 from tests.queues.servers import SqsServer
-from tests.queues.test_sources_and_sinks import Order, Runner, price, run_local, run_spark
-from tupletree import Topology
-from tupletree.cli.main import main
+from tests.queues.test_sources_and_sinks import Runner, run_local, run_spark
 from tupletree.errors import ConfigError
 from tupletree.queues import (
     Broker,
@@ -29,10 +28,7 @@ from tupletree.queues import (
     NotCapableError,
     RefusedMessagesError,
     connect,
-    open_queue,
 )
-from tupletree.sinks import queue_sink
-from tupletree.sources import queue as queue_source
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 pytest.importorskip("moto")
@@ -302,17 +298,7 @@ def test_a_queue_may_have_any_name(sqs: SqsServer) -> None:
 
 
 def test_the_command_checks_counts_and_shows(sqs: SqsServer, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"{sqs.url}&queue=commanded"
-    assert main(["queues", "check", url]) == 0
-    assert "a probe was published, leased and acked" in capsys.readouterr().out
-    assert main(["queues", "publish", url, "--body", "2 apples", "--create"]) == 0
-    assert main(["queues", "depth", url]) == 0
-    assert "commanded" in capsys.readouterr().out
-    assert main(["queues", "dead", url]) == 0
-    assert main(["queues", "peek", url]) == 2
-    assert "cannot show messages that are ready" in capsys.readouterr().err
-    assert main(["queues", "drain", url]) == 0
-    assert "2 apples" in capsys.readouterr().out
+    the_command_checks_counts_and_shows(f"{sqs.url}&queue=commanded", capsys)
 
 
 def test_many_consumers_of_one_queue_share_its_messages(sqs: SqsServer) -> None:
@@ -338,18 +324,4 @@ def test_many_consumers_of_one_queue_share_its_messages(sqs: SqsServer) -> None:
 
 @pytest.mark.parametrize("runner", [run_local, run_spark], ids=["local", "spark"])
 def test_a_topology_reads_one_queue_and_writes_another(sqs: SqsServer, tmp_path: Path, runner: Runner) -> None:
-    def place(name: str) -> str:
-        return f"{sqs.url}&queue={name}-{runner.__name__}"
-
-    t = Topology("pricing")
-    orders = t.spout("orders", queue_source(place("orders"), Order, follow=False))
-    t.sink("invoices", queue_sink(place("invoices"))).shuffle(t.bolt("price", price).shuffle(orders))
-    with open_queue(place("orders")) as inbound:
-        bodies = [b'{"number":%d,"pears":%d}' % (n, -1 if n % 10 == 7 else n) for n in range(60)] + [b"three pears"]
-        inbound.publish([Message(id=f"m{number}", body=body) for number, body in enumerate(bodies)])
-        summary = runner(t, tmp_path)
-        assert (summary.acked, summary.dead) == (54, 7)
-        assert (inbound.depth().open, inbound.depth().dead) == (0, 7)
-    with open_queue(place("invoices")) as invoices:
-        numbers = sorted(msgspec.json.decode(body)["order"] for body in bodies_of(invoices.lease(100)))
-        assert numbers == [n for n in range(60) if n % 10 != 7]
+    priced_from_one_queue_into_another(lambda name: f"{sqs.url}&queue={name}", tmp_path, runner)
