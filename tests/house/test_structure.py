@@ -72,6 +72,15 @@ def test_no_two_modules_import_each_other_in_a_circle() -> None:
     assert [name for name in graph if name in reachable(graph, name)] == []
 
 
+def test_what_begins_with_an_underscore_is_its_modules_own() -> None:
+    taken: list[str] = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tupletree"):
+                taken += [f"{path}: {node.module}.{one.name}" for one in node.names if one.name.startswith("_")]
+    assert taken == []
+
+
 def test_no_room_is_crowded() -> None:
     counts = Counter(path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
     assert counts[PACKAGE] <= MOST_IN_ROOT

@@ -28,8 +28,6 @@ from tupletree.errors import ProcessingError
 from tupletree.topology.components import Anchored
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
-__all__ = ["ArrowTask"]
-
 KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
 
 

@@ -15,8 +15,6 @@ from tupletree.bolts.held import ClockHolder, HeldFrame, Member, Pieces, put_out
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["BatchTask"]
-
 
 class BatchTask(ClockHolder):
     """One task of a batch bolt: a `Holder`."""

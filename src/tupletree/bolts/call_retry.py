@@ -16,9 +16,6 @@ from tupletree.bolts.effects import StateCell, TaskPlace
 from tupletree.errors import InternalError, PermanentError, ProcessingTimeoutError, RetryAfter
 from tupletree.topology.components import Tick
 
-__all__ = ["checking", "may_pass", "retrying_call", "to_its_end"]
-
-
 HELD_AT_MOST = 10_000
 """Tuples of one call that are held until it is over, so that it can be made again."""
 

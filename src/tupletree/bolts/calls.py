@@ -32,8 +32,6 @@ from tupletree.errors import PermanentError
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec, Late, WindowSpec
 
-__all__ = ["CallSession", "CallingHolder", "HolderCalls", "TimedHolder"]
-
 RENEW_AFTER = 1 / 3
 """Of the message timeout: when timeouts of held messages that must not expire are reset."""
 

@@ -14,8 +14,6 @@ from typing import Any
 from tupletree.bolts.effects import Outlet, Output
 from tupletree.data.frames import Root
 
-__all__ = ["CHECK", "FIRST", "Chunks"]
-
 FIRST = 64
 """Tuples that are taken of a call before it is checked whether its output is oversized."""
 

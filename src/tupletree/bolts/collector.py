@@ -52,8 +52,6 @@ from tupletree.errors import ProcessingError, TupleSettledError
 from tupletree.topology.components import Tick
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["MAX_OVER", "CollectorCall", "Delivery", "deliveries_of"]
-
 MAX_OVER = 10_000
 """Objects of messages that are over which one task remembers, to let them be named."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tupletree.ids import MessageId
     from tupletree.routing.plan import Plan, Task
 
-__all__ = ["CallsAgain", "ColumnOutput", "Outlet", "Output", "StateCell", "TaskPlace", "Worked", "put_in_hand"]
-
 MAX_STRAYS_KEPT = 3
 
 

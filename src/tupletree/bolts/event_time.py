@@ -17,19 +17,6 @@ from tupletree.bolts.failures import safe_text
 from tupletree.errors import ProcessingError
 from tupletree.topology.windows import Partition, Timestamp
 
-__all__ = [
-    "BEFORE_ALL",
-    "BY_RUN",
-    "BY_WALL",
-    "TimeHold",
-    "Watermark",
-    "micros",
-    "partition_function",
-    "seconds",
-    "shown",
-    "timestamp_function",
-]
-
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MICROSECOND = dt.timedelta(microseconds=1)
 PER_SECOND = 1_000_000

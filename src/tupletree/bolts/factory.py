@@ -13,8 +13,6 @@ from tupletree.state.keys import KeyFunctions
 from tupletree.topology.model import ComponentSpec
 from tupletree.topology.windows import WindowSpec
 
-__all__ = ["holder_of"]
-
 
 def holder_of(component: ComponentSpec, place: TaskPlace, keys: KeyFunctions | None = None) -> Holder | None:
     """A task of this bolt that holds its inputs; None for a bolt that settles each tuple in its call.

@@ -17,8 +17,6 @@ from tupletree.texts import counted, encodable
 from tupletree.topology.retry import Retry
 from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
-__all__ = ["BEHIND", "OUR_MODULES", "FailureMaker", "late_text", "rule_of", "safe_text", "wrong_type"]
-
 MAX_TEXT = 2_000
 MAX_TRACEBACK = 8_000
 MAX_STACK_FRAMES = 30

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["leave_if_forked"]
-
 
 class _This:
     """This process. A system call for each frame would cost more than many a bolt."""

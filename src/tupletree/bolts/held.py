@@ -32,8 +32,6 @@ from tupletree.data.frames import (
     roots_of,
 )
 
-__all__ = ["ClockHolder", "HeldFrame", "Holder", "Holdings", "Member", "Pieces", "put_out", "together", "waits_for"]
-
 Pieces = dict[str, list[tuple[Root, list[Any]]]]
 """Stream → (root, values) of what was emitted on it."""
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from tupletree.bolts.held import Member
 
-__all__ = ["Name", "marked", "marks", "members_by_name", "names"]
-
 Name = tuple[int, int]
 """(frame id, position)."""
 

@@ -17,8 +17,6 @@ from tupletree.errors import ProcessingError
 from tupletree.topology.components import HoldingBolt, Release
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["HoldingTask"]
-
 
 class HoldingTask(ClockHolder):
     """One task of a `HoldingBolt`: a `Holder`."""

@@ -22,8 +22,6 @@ from tupletree.data.frames import Frame
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec
 
-__all__ = ["JoinTask"]
-
 LEFT, RIGHT = 0, 1
 
 

@@ -38,8 +38,6 @@ from tupletree.topology.components import Bolt, Tick
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.states import view_of
 
-__all__ = ["BoltTask"]
-
 TICK_STREAM = "__tick"
 
 

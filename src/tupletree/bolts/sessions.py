@@ -22,8 +22,6 @@ from tupletree.bolts.held import HeldFrame, Member
 from tupletree.bolts.window_calls import KeyFunctions, TimedWindowCalls, WindowCall
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["SessionWindowTask"]
-
 
 @dataclass(slots=True)
 class _Sessions:

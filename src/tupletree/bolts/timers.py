@@ -6,8 +6,6 @@ import heapq
 from collections.abc import Hashable
 from typing import Any
 
-__all__ = ["Timers"]
-
 
 class Timers:
     """At most one time per key: the one that was set last."""

@@ -21,8 +21,6 @@ from tupletree.data.frames import Frame
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import Window, WindowSpec
 
-__all__ = ["KeyFunctions", "TimedWindowCalls", "WindowCall", "WindowCalls"]
-
 KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
 """(component, stream) of an input → function tuples → keys."""
 

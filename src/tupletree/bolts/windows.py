@@ -23,8 +23,6 @@ from tupletree.bolts.window_calls import KeyFunctions, TimedWindowCalls, WindowC
 from tupletree.data.frames import Frame
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["CountWindowTask", "TimeWindowTask"]
-
 
 @dataclass(slots=True, eq=False)
 class _Timed:

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Drop", "Json", "Option", "Rename", "RuntimeName", "Set", "SettingsFile", "StateDir", "Target"]
-
 
 class RuntimeName(Enum):
     """What may run a topology."""

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tupletree.topology.changes.upgrades import UpgradePlan
     from tupletree.topology.model import TopologySpec
 
-__all__ = ["check_command"]
-
-
 _SHOWN = {RuntimeName.SPARK: "Spark", RuntimeName.LOCAL: "the local runtime"}
 
 

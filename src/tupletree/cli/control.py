@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from tupletree.runtimes.control import ControlRequest
 
-__all__ = ["drain_command", "pause_command", "resume_command"]
-
 
 def pause_command(state_dir: StateDir = None) -> None:
     """Stop a run from pulling messages; what is in flight is settled. Lasts until its process ends."""

@@ -18,9 +18,6 @@ from tupletree.texts import moment_text
 if TYPE_CHECKING:
     from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["app", "print_letters"]
-
-
 LISTED = 100
 """Letters that `dead list` shows, unless it is told otherwise: a systematic fault makes thousands."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tupletree.runtimes.api import Summary
     from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["FLAKY", "POISON", "Balance", "compare", "demo_command", "example_path"]
-
 POISON = "KeyError"
 FLAKY = "coroutine"
 """Words of the Python documentation: 8 lines and about 27 of them, much the same in every CPython since 3.8."""

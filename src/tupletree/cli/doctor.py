@@ -14,8 +14,6 @@ import typer
 
 from tupletree.cli.arguments import Json
 
-__all__ = ["Check", "doctor_command", "examine"]
-
 _LEAST_MEMORY_GIB = 2.0
 _LEAST_SPACE_GIB = 1.0
 

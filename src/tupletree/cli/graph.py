@@ -9,8 +9,6 @@ import typer
 
 from tupletree.cli.arguments import Set, Target
 
-__all__ = ["GraphFormat", "graph_command"]
-
 
 class GraphFormat(Enum):
     """What to draw in."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tupletree.routes.lineage import Call, Lineage, Tree
 
-__all__ = ["app", "calls_in_words", "print_tree"]
-
 T = TypeVar("T")
 
 app = typer.Typer(no_args_is_help=True, help="Show what came of messages of a pipeline of routes, and what failed.")

@@ -33,8 +33,6 @@ from tupletree.cli.summary import discard_output, open_standard_streams
 from tupletree.errors import TupletreeError
 from tupletree.escaping import escape_block
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="tupletree",
     no_args_is_help=True,

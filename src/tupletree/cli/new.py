@@ -11,8 +11,6 @@ import typer
 
 from tupletree.errors import ConfigError
 
-__all__ = ["make_folder", "new_command"]
-
 _TOPOLOGY = '''\
 """{name}: count the words of text files, and know the outcome of every line."""
 

@@ -10,8 +10,6 @@ from tupletree.escaping import escape_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "print_json", "print_shown"]
-
 PIPED_WIDTH = 240
 """In a pipe each row stays on one line: most are longer than 80 columns."""
 

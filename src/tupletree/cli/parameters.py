@@ -17,8 +17,6 @@ from tupletree.errors import ConfigError, Finding, did_you_mean
 from tupletree.topology import hints
 from tupletree.topology.secret import HIDDEN, Secret
 
-__all__ = ["bind_parameters", "url_from"]
-
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([^\W\d]\w*))")
 MAX_FILE_BYTES = 1024 * 1024

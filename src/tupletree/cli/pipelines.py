@@ -17,17 +17,6 @@ from tupletree.queues.urls import without_secrets
 if TYPE_CHECKING:
     from tupletree.routes.document.spec import PipelineSpec
 
-__all__ = [
-    "LedgerUrl",
-    "PipelineName",
-    "Places",
-    "StoreUrl",
-    "existing",
-    "find_places",
-    "require_packages",
-    "were_run_here",
-]
-
 HOME = Path(".tupletree") / "routes"
 QUEUE_FILE = "pipeline.db"
 

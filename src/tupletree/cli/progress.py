@@ -21,8 +21,6 @@ from tupletree.logs import json_line
 if TYPE_CHECKING:
     from tupletree.runtimes.api import Progress
 
-__all__ = ["ProgressDisplay", "progress_line"]
-
 PLAIN_INTERVAL_S = 5.0
 
 MOST_HOLDS = 3

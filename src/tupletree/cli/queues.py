@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tupletree.queues import Broker, Message, QueueUrl, Stored
     from tupletree.queues.messages import State
 
-__all__ = ["app"]
-
 BATCH = 1000
 SHOWN_CHARACTERS = 100
 NUMBERS = frozenset({"ready", "leased", "delayed", "dead", "deliveries"})

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tupletree.cli.progress import ProgressDisplay
     from tupletree.runtimes.api import RunHandle, Summary
 
-__all__ = ["Interruption", "SummaryFormat", "run_command", "wait_for"]
-
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.25

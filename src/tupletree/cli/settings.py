@@ -13,8 +13,6 @@ from tupletree.errors import ConfigError
 if TYPE_CHECKING:
     from tupletree.topology.changes.upgrades import Words
 
-__all__ = ["STATE_ROOT", "find_state_dir", "latest_of", "options_of", "words_of"]
-
 STATE_ROOT = Path(".tupletree")
 _SETTINGS_FILE = Path("tupletree.toml")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tupletree.runtimes.inspect import ComponentState
     from tupletree.state.contents import Entry
 
-__all__ = ["state_command"]
-
 EXPORT_ROWS = 50_000
 """Rows that an export holds in memory at a time."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tupletree.runtimes.api import Progress
     from tupletree.runtimes.control import Status
 
-__all__ = ["print_status", "status_command"]
-
 
 def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
     """Show where a run stands: its state, who runs it, and the numbers of its messages.

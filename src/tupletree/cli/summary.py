@@ -21,16 +21,6 @@ from tupletree.texts import counted
 if TYPE_CHECKING:
     from tupletree.runtimes.api import Summary
 
-__all__ = [
-    "discard_output",
-    "open_standard_streams",
-    "open_text",
-    "print_result",
-    "real_stdout",
-    "summary_json",
-    "summary_text",
-]
-
 
 def summary_json(summary: Summary) -> str:
     """One line, one object; keys are added in later versions, never renamed."""

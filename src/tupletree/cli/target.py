@@ -24,8 +24,6 @@ from tupletree.topology.reference import TargetRef
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
 
-__all__ = ["DEFAULT_NAME", "check_module_name", "load_target"]
-
 DEFAULT_NAME = "topology"
 _FILE = re.compile(r"(?P<place>.+\.py)(?::(?P<name>[^:]*))?")
 _MODULE = re.compile(r"(?P<place>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?::(?P<name>[^:]*))?")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tupletree.routes.accounts import Account
     from tupletree.tracking.facts import Fact
 
-__all__ = ["print_account", "print_history", "why_command"]
-
 
 def why_command(
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="A message id, or SPOUT/MESSAGE_ID.")],

@@ -29,8 +29,6 @@ from tupletree.topology import hints, keys
 from tupletree.topology.field_types import fault_of
 from tupletree.topology.streams import Schema, is_message_class
 
-__all__ = ["ArrowCodec", "EncodeError"]
-
 T = TypeVar("T")
 
 FORM = b"tupletree.form"

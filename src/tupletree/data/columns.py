@@ -19,8 +19,6 @@ from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import UNTRACKED, Root, carrier, made_of
 from tupletree.tracking.ledger import distinct
 
-__all__ = ["Anchors", "ArrowColumns", "Indices", "distinct_rows"]
-
 Indices: TypeAlias = "npt.NDArray[np.int64]"
 U64: TypeAlias = "npt.NDArray[np.uint64]"
 

@@ -15,32 +15,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
-__all__ = [
-    "UNTRACKED",
-    "ColumnFrame",
-    "Columns",
-    "Frame",
-    "LaidOut",
-    "MadeRoot",
-    "Root",
-    "all_failed",
-    "apart",
-    "carrier",
-    "cut",
-    "done_roots",
-    "fewer",
-    "ids_in",
-    "join_segments",
-    "made_of",
-    "newest",
-    "picked",
-    "plain_root",
-    "roots_of",
-    "segments_of",
-    "select",
-    "without",
-]
-
 Root: TypeAlias = "int | tuple[int, ...]"
 
 UNTRACKED = 0

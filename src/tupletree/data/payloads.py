@@ -27,18 +27,6 @@ from tupletree.texts import is_encodable
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema, is_message_class
 
-__all__ = [
-    "Registry",
-    "datetime_text",
-    "from_jsonable",
-    "lift",
-    "lower",
-    "registry_of",
-    "shown",
-    "text_datetime",
-    "to_jsonable",
-]
-
 MAX_DEPTH = 64
 INT64_MIN, UINT64_MAX = -(2**63), 2**64 - 1
 FOLD = "[fold=1]"

@@ -13,8 +13,6 @@ import msgspec
 from tupletree.errors import ConfigError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message
 
-__all__ = ["CONTENT_TYPES", "QueueMessage", "check_body", "decoder_of", "encoder_of"]
-
 CONTENT_TYPES = {"json": "application/json", "msgpack": "application/msgpack"}
 
 Decode = Callable[[Message], Any]

@@ -34,19 +34,6 @@ from tupletree.queues.messages import (
     Stored,
 )
 
-__all__ = [
-    "Broker",
-    "Capabilities",
-    "LeaseLostError",
-    "NotCapableError",
-    "RefusedConnectionError",
-    "RefusedMessagesError",
-    "UnknownQueueError",
-    "check_messages",
-    "check_name",
-    "is_name",
-]
-
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.02
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-__all__ = ["HostClock"]
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TIME_NAMESPACE = Path("/proc/self/ns/time")
 

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from tupletree.queues.named import Queue
 from tupletree.queues.registry import open_queue
 
-__all__ = ["leasing_from"]
-
 _connected: dict[tuple[int, str, bool], Queue] = {}
 
 

@@ -11,22 +11,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = [
-    "DEFAULT_CONTENT_TYPE",
-    "DEFAULT_LEASE_S",
-    "DEFAULT_MAX_BYTES",
-    "MAX_ID_BYTES",
-    "STATES",
-    "Delivery",
-    "Depth",
-    "Failure",
-    "Letter",
-    "Message",
-    "RefusedMessage",
-    "State",
-    "Stored",
-]
-
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 DEFAULT_LEASE_S = 30.0
 DEFAULT_MAX_BYTES = 64_000_000

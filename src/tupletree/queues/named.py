@@ -9,8 +9,6 @@ from typing import Any, Self
 from tupletree.queues.contract import Broker
 from tupletree.queues.messages import DEFAULT_LEASE_S, Delivery, Depth, Failure, Letter, Message, State, Stored
 
-__all__ = ["Queue"]
-
 
 class Queue:
     """One queue. Each operation is the broker's, see `Broker`; `close` closes the broker.

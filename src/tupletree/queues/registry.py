@@ -18,8 +18,6 @@ from tupletree.queues.contract import Broker
 from tupletree.queues.named import Queue
 from tupletree.queues.urls import QueueUrl, parse_url
 
-__all__ = ["ENTRY_POINTS", "check_url", "connect", "open_queue", "register_scheme", "schemes"]
-
 ENTRY_POINTS = "tupletree.queues"
 """Group of entry points by which an installed package adds a scheme: its name is the scheme, its value the function."""
 

@@ -12,8 +12,6 @@ import msgspec
 
 from tupletree.errors import ConfigError, Finding, did_you_mean, one_of
 
-__all__ = ["HIDDEN", "QueueUrl", "is_secret", "parse_url", "url_of", "without_secrets"]
-
 HIDDEN = "***"
 _LEAST_SECRET = 4
 """A shorter one would hide parts of words."""

@@ -16,8 +16,6 @@ from tupletree.routes.lineage import Call, Lineage
 from tupletree.routes.lost import QueuePlaces, find_lost_among
 from tupletree.texts import moment_text
 
-__all__ = ["Account", "Event", "Relative", "account_of", "with_losses"]
-
 MAX_BELOW = 1_000
 MAX_NAMED = 20
 _OPEN = ("pending", "processing", "held", "retrying")

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 import xxhash
 
-__all__ = ["batch_id", "child_id", "completion_id", "init_id", "stranger_execution", "stranger_id"]
-
 
 def child_id(parents: Sequence[str], route: str, position: int, index: int, queue: str) -> str:
     """Of a message that an attempt made.

@@ -22,17 +22,6 @@ from tupletree.queues.contract import UnknownQueueError
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Execution, Loss, MessageRow
 
-__all__ = [
-    "Away",
-    "LostMessage",
-    "LostReport",
-    "LostWatch",
-    "QueuePlaces",
-    "find_lost",
-    "find_lost_among",
-    "settle_lost",
-]
-
 MOST = 10_000
 """Open messages of an execution that are looked for at a time."""
 

@@ -11,8 +11,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["CallRecord", "CallRecords", "CallStatus", "Child", "Outcome", "Settlement", "Standing", "Work"]
-
 Outcome = Literal["done", "filtered", "unrouted", "failed", "cancelled"]
 """What an attempt came to. `unrouted`: it succeeded and made something that no queue takes. `cancelled`: it was stopped
 and does not count."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tupletree.runtimes.api import RunHandle, Summary
     from tupletree.topology.builder import Topology
 
-__all__ = ["ExecutionHandle", "Pipeline", "PipelineRun"]
-
 logger = logging.getLogger("tupletree.routes")
 
 HOME = Path(".tupletree") / "routes"

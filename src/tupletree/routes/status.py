@@ -9,8 +9,6 @@ import msgspec
 
 from tupletree.routes.running.services import Services
 
-__all__ = ["RouteStatus", "StatusReader"]
-
 
 class RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One route.

@@ -13,8 +13,6 @@ import numpy as np
 from tupletree.data.columns import ArrowColumns, Indices, distinct_rows
 from tupletree.routing.groupings import Batch, Failed, Router
 
-__all__ = ["route_columns"]
-
 
 def route_columns(router: Router, columns: ArrowColumns) -> tuple[list[tuple[int, ArrowColumns]], list[Failed]]:
     """Distribute columns; see `Router.route`.

@@ -19,8 +19,6 @@ from tupletree.data.payloads import fields_of, shown
 from tupletree.topology import hints
 from tupletree.topology.streams import is_message_class
 
-__all__ = ["KEY_GROUPS", "key_group", "pack_key", "stable_hash", "task_of_group"]
-
 KEY_GROUPS = 32
 """Key groups of a component. A `fields` grouping keeps at most this many tasks busy."""
 

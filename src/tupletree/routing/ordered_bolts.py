@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from tupletree.topology.model import TopologySpec
 from tupletree.topology.ordering import ordered_inputs
 
-__all__ = ["OrderedBolts"]
-
 
 @dataclass(frozen=True)
 class OrderedBolts:

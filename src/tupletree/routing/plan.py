@@ -17,8 +17,6 @@ from tupletree.topology.model import BoltSpec, ComponentSpec, Grouping, Topology
 from tupletree.topology.ordering import makes_values, ordered_streams
 from tupletree.topology.splits import is_read_on_executors
 
-__all__ = ["ACKER", "NOWHERE", "SYSTEM", "Executor", "Link", "Plan", "Stage", "Task"]
-
 SYSTEM = "__system"
 ACKER = "__acker"
 

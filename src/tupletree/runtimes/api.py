@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
     from tupletree.topology.reference import TargetRef
 
-__all__ = ["Progress", "Redact", "RunHandle", "RunRequest", "Summary", "is_own_thread"]
-
 OWN_THREADS = "tupletree-"
 """What the names of a run's threads begin with."""
 

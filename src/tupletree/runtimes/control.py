@@ -29,17 +29,6 @@ from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import json_bytes, moment_text
 from tupletree.tracking.facts import Fact
 
-__all__ = [
-    "ControlRequest",
-    "RunControl",
-    "Status",
-    "began",
-    "progress_in",
-    "send_request",
-    "status_of",
-    "where",
-]
-
 logger = logging.getLogger("tupletree.runtimes")
 
 LOOK_EVERY_S = 0.25

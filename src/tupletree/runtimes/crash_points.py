@@ -12,8 +12,6 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["CRASH_POINTS", "VARIABLE", "crash_point"]
-
 VARIABLE: Final = "TT_CRASH_AT"
 UNDER_TESTS: Final = "PYTEST_VERSION"
 """pytest sets it for as long as it runs, and the processes that it starts inherit it."""

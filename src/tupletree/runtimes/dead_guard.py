@@ -8,8 +8,6 @@ from collections.abc import Callable
 from tupletree.config import Options
 from tupletree.tracking.dead_limit import DeadLimit
 
-__all__ = ["DeadGuard"]
-
 logger = logging.getLogger("tupletree")
 
 

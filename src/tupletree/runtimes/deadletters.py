@@ -23,24 +23,6 @@ from tupletree.texts import is_encodable, json_bytes
 from tupletree.tracking.message_ids import id_from_plain, id_text, message_key
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
 
-__all__ = [
-    "LETTER_FORMAT",
-    "ReplayableLetters",
-    "Request",
-    "carried_out",
-    "inbox_of",
-    "is_durable_run",
-    "is_local_run",
-    "letters_of",
-    "newest_failures",
-    "read",
-    "read_letters",
-    "request_replay",
-    "requests",
-    "stored_numbers",
-    "write_letters",
-]
-
 LETTER_FORMAT = 1
 
 MAX_LETTERS = 50_000

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from tupletree.state.segments import Segment
     from tupletree.state.versions import StateFile
 
-__all__ = ["ComponentState"]
-
 
 @dataclass(frozen=True)
 class ComponentState:

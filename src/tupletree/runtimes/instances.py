@@ -8,8 +8,6 @@ from typing import Any
 from tupletree.errors import TopologyError
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["own_instance"]
-
 
 def own_instance(component: ComponentSpec, *, shared: bool) -> Any:
     """A new object for one task of a spout or sink, made at each start of the topology.

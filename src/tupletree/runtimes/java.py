@@ -26,8 +26,6 @@ from pathlib import Path
 
 from tupletree.errors import Finding, RuntimeUnavailableError
 
-__all__ = ["Java", "PackageStatus", "check_packages", "find_java", "inspect_packages", "installed_version"]
-
 LEAST_OPEN_FILES = 512
 """With PySpark 4.3 and two cores, 320 are too few and 400 are enough."""
 

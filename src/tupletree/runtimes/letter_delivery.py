@@ -31,8 +31,6 @@ from tupletree.tracking.outages import OutageWait, ShownOutage, shown_outages
 from tupletree.tracking.outcomes import DeadLetter
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["DEAD_LETTER_SINK", "LetterDelivery", "OnDead", "refuse_columns"]
-
 logger = logging.getLogger("tupletree")
 
 OnDead = Callable[[DeadLetter], None]

@@ -23,8 +23,6 @@ with needing("metrics need the package prometheus-client", "metrics"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 
-__all__ = ["RunCollector", "serve_metrics"]
-
 STATES = (
     "created",
     "activated",

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from tupletree.texts import moment_text
 from tupletree.tracking.pending import Pending
 
-__all__ = ["NOTHING_OPEN", "OpenMessages", "open_messages"]
-
 
 @dataclass(frozen=True)
 class OpenMessages:

@@ -25,8 +25,6 @@ from tupletree.texts import json_bytes
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
 
-__all__ = ["Listener", "ProgressRecord", "Reporter", "Steps", "counts_since", "progress_file", "rows_since", "slowest"]
-
 logger = logging.getLogger("tupletree.runtimes")
 
 KEPT_RECORDS = 100
@@ -97,7 +95,7 @@ class ProgressRecord(msgspec.Struct, kw_only=True, frozen=True):
     format: int = 1
 
 
-class Totals(Protocol):
+class _Totals(Protocol):
     """Counters that only grow; each runtime has its own class of them."""
 
     @property
@@ -112,7 +110,7 @@ class Totals(Protocol):
     def dead(self) -> int: ...
 
 
-def counts_since(before: Totals, now: Totals, seconds: float) -> dict[str, Any]:
+def counts_since(before: _Totals, now: _Totals, seconds: float) -> dict[str, Any]:
     """The fields of a record that count messages and attempts, and their rates."""
     counts = {
         name: getattr(now, name) - getattr(before, name) for name in ("emitted", "acked", "failed", "retried", "dead")

@@ -7,8 +7,6 @@ from collections import deque
 from tupletree.clock import Clock
 from tupletree.tracking.records import Acked
 
-__all__ = ["Rates"]
-
 WINDOW_S = 10.0
 SAMPLES = 2_000
 SAMPLES_PER_EPOCH = 200

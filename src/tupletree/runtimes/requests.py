@@ -20,8 +20,6 @@ import msgspec
 from tupletree.durable import DECODE_ERRORS, is_real_folder, private_folder, read_file
 from tupletree.errors import CheckpointError
 
-__all__ = ["REFUSED", "RequestFolder"]
-
 logger = logging.getLogger("tupletree.runtimes")
 
 REFUSED = "refused"

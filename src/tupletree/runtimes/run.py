@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tupletree.tracking.facts import Fact
     from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["import_state", "preview", "refuse", "run", "stored_state", "why"]
-
 
 def run(
     topology: Topology,

@@ -11,8 +11,6 @@ from typing import Any
 from tupletree.errors import ConfigError
 from tupletree.topology.model import TopologySpec
 
-__all__ = ["ImportRow", "rows_of"]
-
 COLUMNS = ("component", "key", "value")
 
 

@@ -20,17 +20,6 @@ import msgspec
 from tupletree.durable import DECODE_ERRORS, DRAFT_NAME, damaged, missing, read_file
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 
-__all__ = [
-    "IDENTITY",
-    "check_format",
-    "check_topology",
-    "fresh_state_dir",
-    "prepare_state_folder",
-    "read_identity",
-    "take_lock",
-    "unusable",
-]
-
 T = TypeVar("T")
 
 IDENTITY = "tupletree.json"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from tupletree.errors import ConnectorError
 
-__all__ = ["is_there"]
-
 
 def is_there(writer: str, newest: int | None, number: int) -> bool:
     """Whether the batch of a number is there, if `newest` is the newest one of its writer.

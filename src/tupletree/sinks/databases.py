@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
     from sqlalchemy.engine import Connection, Dialect
 
-__all__ = ["LOCK_WAIT_S", "SILENT_S", "make_engine"]
-
 SILENT_S = 3.0
 """A call without an answer for so long has the server asked whether it takes a connection; it has as long for that."""
 

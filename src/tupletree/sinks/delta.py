@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-__all__ = ["DeltaSink", "delta"]
-
 _REFUSED = "rows failed validation"
 """What the library says when a constraint of the table refuses rows; it does not say which."""
 

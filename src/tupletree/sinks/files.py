@@ -25,19 +25,6 @@ from tupletree.texts import counted
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import TopologySpec
 
-__all__ = [
-    "CANDIDATE_PREFIX",
-    "MADE",
-    "FileSink",
-    "RowError",
-    "SinkRowsError",
-    "check_flags",
-    "directories_of",
-    "publish",
-    "sweep",
-    "written",
-]
-
 CANDIDATE_PREFIX = "_tt-"
 """Every candidate's name starts with this; readers of data folders skip names that start with `_`."""
 

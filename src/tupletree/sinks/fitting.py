@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tupletree.data.codec import ArrowCodec
 
-__all__ = ["batch_of", "codec_of", "misfits", "only_class"]
-
 
 @lru_cache(maxsize=256)
 def codec_of(cls: type) -> ArrowCodec[Any]:

@@ -21,16 +21,6 @@ from tupletree.durable import other_format, replace_file, write_once
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError
 from tupletree.texts import counted
 
-__all__ = [
-    "MARKER_NAME",
-    "ClaimedFolders",
-    "check_claimed",
-    "claim_directories",
-    "claim_directory",
-    "runs_of",
-    "visible_files",
-]
-
 MARKER_NAME = "_tupletree.json"
 
 _MARKER_FORMAT = 1

@@ -7,8 +7,6 @@ from typing import Generic, TypeVar
 
 from tupletree.topology.components import Sink, SinkBatch
 
-__all__ = ["ForeachSink", "foreach"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from tupletree.errors import CheckpointError
 from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, check_flags, written
 from tupletree.sinks.fitting import misfits
 
-__all__ = ["JsonLinesSink", "jsonl"]
-
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 

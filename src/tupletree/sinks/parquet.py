@@ -17,8 +17,6 @@ from tupletree.sinks.fitting import batch_of
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
 
-__all__ = ["ParquetSink", "parquet"]
-
 
 def parquet(
     directory: str | os.PathLike[str],

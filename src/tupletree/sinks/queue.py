@@ -18,8 +18,6 @@ from tupletree.queues.registry import check_url, open_queue
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
-__all__ = ["QueueSink", "queue_sink"]
-
 T = TypeVar("T")
 
 

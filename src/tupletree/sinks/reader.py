@@ -16,8 +16,6 @@ from tupletree.errors import ConnectorError
 from tupletree.sinks.files import MADE
 from tupletree.sinks.folders import runs_of, visible_files
 
-__all__ = ["read_rows"]
-
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 

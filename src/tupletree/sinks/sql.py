@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from tupletree.sinks.tables import Target
 
-__all__ = ["SqlSink", "sql"]
-
 MIN_SECRET = 4
 """Shorter values of a URL are words such as `yes`, which errors may hold by themselves."""
 

@@ -27,8 +27,6 @@ from tupletree.sinks.files import MADE, RowError
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema
 
-__all__ = ["BATCHES", "RUNS", "Target", "add_missing_columns"]
-
 BATCHES = "tupletree_batches"
 """The table that says up to which number each writer's batches are there."""
 

@@ -27,8 +27,6 @@ from tupletree.topology.components import AsyncSpout, Emit, Reject, TaskContext
 from tupletree.tracking.outcomes import Failure as TupleFailure
 from tupletree.tracking.outcomes import FailureKind
 
-__all__ = ["BrokerSpout"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

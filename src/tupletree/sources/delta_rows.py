@@ -30,8 +30,6 @@ from tupletree.topology.streams import Schema
 if TYPE_CHECKING:
     from tupletree.data.codec import ArrowCodec
 
-__all__ = ["DeltaRows", "delta_rows"]
-
 T = TypeVar("T")
 
 

@@ -21,8 +21,6 @@ from tupletree.sources.broker_spout import KEEP_PART, BrokerSpout
 from tupletree.topology.components import Reject
 from tupletree.topology.splits import AsyncLeaseSpout, Lease
 
-__all__ = ["ExecutorQueueSpout"]
-
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ from tupletree.sources.files import FileList, Found, Listing, compression_of
 from tupletree.sources.line_reader import DamagedFileError, LineReader, LongLineError, ReplacedFileError
 from tupletree.sources.text_pieces import Taken, loss_of
 
-__all__ = ["FileQueue", "Reading"]
-
 logger = logging.getLogger("tupletree.sources")
 
 MAX_TOLD = 1000

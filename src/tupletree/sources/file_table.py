@@ -27,8 +27,6 @@ from tupletree.errors import CheckpointError
 from tupletree.sources.files import Found, found_at, siblings, without_compression
 from tupletree.sources.line_reader import BLOCK_BYTES, DamagedFileError, LineReader
 
-__all__ = ["FileRecord", "FileTable", "Reconciled"]
-
 SEALED = 64
 """So many records are stored together, packed once and not for each snapshot."""
 

@@ -15,19 +15,6 @@ from typing import Literal, TypeAlias
 
 from tupletree.errors import ConfigError, Finding
 
-__all__ = [
-    "COMPRESSED",
-    "FileList",
-    "Found",
-    "Listing",
-    "Order",
-    "Paths",
-    "compression_of",
-    "found_at",
-    "siblings",
-    "without_compression",
-]
-
 Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 Order: TypeAlias = Literal["name", "time"]
 

@@ -9,8 +9,6 @@ from tupletree.errors import ConfigError, EndOfInput
 from tupletree.ids import MessageId
 from tupletree.topology.components import Emit, Spout, TaskContext
 
-__all__ = ["Items", "items"]
-
 T = TypeVar("T")
 
 _BATCH = 1000

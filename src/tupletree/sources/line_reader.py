@@ -21,8 +21,6 @@ import xxhash
 from tupletree.errors import ConnectorError
 from tupletree.sources.files import compression_of
 
-__all__ = ["BLOCK_BYTES", "WIDE", "DamagedFileError", "LineReader", "LongLineError", "ReplacedFileError"]
-
 CHUNK_BYTES = 256 * 1024
 
 BLOCK_BYTES = 1024

@@ -17,8 +17,6 @@ from tupletree.sources.line_reader import WIDE
 from tupletree.topology.components import Reject
 from tupletree.topology.streams import Schema
 
-__all__ = ["checked_encoding", "constructor", "decode_all", "decode_each", "raw_lines"]
-
 T = TypeVar("T")
 
 MARK = "\ufeff"

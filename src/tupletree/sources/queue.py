@@ -11,8 +11,6 @@ from tupletree.queues.messages import Message
 from tupletree.sources.broker_spout import BrokerSpout
 from tupletree.sources.executor_queue import ExecutorQueueSpout
 
-__all__ = ["queue"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from tupletree.errors import ConfigError, EndOfInput
 from tupletree.topology.components import TaskContext
 from tupletree.topology.splits import Split, SplitSpout
 
-__all__ = ["BLOCK", "Rate", "rate"]
-
 T = TypeVar("T")
 
 BLOCK = 1000

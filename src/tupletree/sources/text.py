@@ -22,8 +22,6 @@ from tupletree.texts import encodable
 from tupletree.topology.components import Emit, Reject, TaskContext
 from tupletree.topology.splits import Split, SplitSpout
 
-__all__ = ["Line", "TextLines", "text_lines"]
-
 T = TypeVar("T")
 
 MAX_LINE_BYTES = 16 * 1024 * 1024

@@ -24,8 +24,6 @@ from tupletree.sources.line_reader import DamagedFileError, LineReader
 from tupletree.topology.components import Reject
 from tupletree.topology.splits import Split
 
-__all__ = ["IdOf", "Planned", "Taken", "ids_of", "loss_of", "reread"]
-
 IdOf: TypeAlias = Callable[[int], MessageId]
 """Index of a row → its message id."""
 

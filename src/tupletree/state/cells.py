@@ -13,8 +13,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from tupletree.topology.model import StateSpec
 
-__all__ = ["CLEARED", "ExpiringCell", "ValueCell", "cell_of", "equals_exactly", "is_immutable"]
-
 V = TypeVar("V")
 
 

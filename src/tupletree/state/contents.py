@@ -13,8 +13,6 @@ from tupletree.state.encoding import KeyEncoding
 from tupletree.state.segments import Records, Segment, merge
 from tupletree.state.versions import StateFile
 
-__all__ = ["Entry", "count", "entries"]
-
 
 @dataclass(frozen=True)
 class Entry:

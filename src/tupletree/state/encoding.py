@@ -18,8 +18,6 @@ from tupletree.routing.hashing import pack_key
 from tupletree.topology.field_types import fault_of, nodes_of
 from tupletree.topology.keys import DECIMAL_NAN, NAN
 
-__all__ = ["KeyEncoding", "ValueEncoding"]
-
 _hash = xxhash.xxh3_64_intdigest
 
 _PLAIN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})

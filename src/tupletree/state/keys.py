@@ -9,8 +9,6 @@ from typing import Any
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.streams import Schema
 
-__all__ = ["KeyFunctions", "column_keys", "key_functions", "key_types", "ordered_keys"]
-
 KeyFunctions = Mapping[tuple[str, str], Callable[[list[Any]], list[Any]]]
 """(component, stream) of an input → function tuples → canonical keys."""
 

@@ -20,8 +20,6 @@ import xxhash
 
 from tupletree.durable import DECODE_ERRORS, damaged, missing, other_format
 
-__all__ = ["PAGE", "Paged", "PagedFile", "paged"]
-
 PAGE: Final = 4096
 """Bytes of a page: what one lookup must verify, and the disk's own unit."""
 

@@ -23,22 +23,6 @@ from tupletree.errors import CheckpointError
 from tupletree.routing.hashing import KEY_GROUPS
 from tupletree.state.paged import PAGE, PagedFile, Positions, paged
 
-__all__ = [
-    "Binary",
-    "Found",
-    "Records",
-    "Segment",
-    "SegmentHeader",
-    "Slots",
-    "binary_of",
-    "lengths",
-    "merge",
-    "parts_of",
-    "slot_range",
-    "slots_of",
-    "write_segment",
-]
-
 Slots = np.ndarray[Any, np.dtype[np.uint64]]
 Times = np.ndarray[Any, np.dtype[np.float64]]
 Binary = Any

@@ -41,8 +41,6 @@ from tupletree.topology import hints
 from tupletree.topology.changes.shapes import fits, shape_changes, shape_of
 from tupletree.topology.streams import spelled
 
-__all__ = ["OpenSegments", "StateCodec", "TaskStore", "Written"]
-
 OPEN_AT_MOST = 512
 """Segments that a process keeps open: an open one costs an address range, not memory."""
 

@@ -12,8 +12,6 @@ import msgspec
 
 from tupletree.routing.hashing import KEY_GROUPS, task_of_group
 
-__all__ = ["MAX_FILES", "STATE_SUFFIX", "StateFile", "files_of", "groups_of_task", "newest_to_merge", "version_after"]
-
 STATE_SUFFIX = ".state"
 
 MAX_FILES = 24

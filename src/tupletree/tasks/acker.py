@@ -15,8 +15,6 @@ from tupletree.tasks.spout import DEFAULT_MAX_PENDING
 from tupletree.topology.limits import max_pending
 from tupletree.tracking.acker import Acker, AckerCounters, Delta, Opening, TreeFailure
 
-__all__ = ["AckerMachine"]
-
 
 class AckerMachine(Machine):
     """Serves the roots whose number modulo the number of ackers is its index.

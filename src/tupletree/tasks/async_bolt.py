@@ -41,8 +41,6 @@ from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.work_done import WorkDone
 
-__all__ = ["AsyncBoltMachine"]
-
 OPENING = 0
 """The number of the call that opens a class bolt."""
 

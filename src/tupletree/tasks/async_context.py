@@ -26,9 +26,6 @@ from tupletree.tasks.live_roots import LiveRoots
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["CallCollector", "CallContext", "CallPlace", "CallState", "CallWatch"]
-
-
 PATIENCE_S = 5.0
 """How long a cancelled call may take to end."""
 

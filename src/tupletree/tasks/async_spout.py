@@ -31,8 +31,6 @@ from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.records import Acked, Released
 
-__all__ = ["AsyncSpoutMachine", "OpeningError"]
-
 Given = tuple[Sequence[Emit[Any] | Reject], Any]
 """(messages, the spout's position after them)."""
 

@@ -38,8 +38,6 @@ from tupletree.tracking.work_done import WorkDone
 if TYPE_CHECKING:
     from tupletree.bolts.arrow import ArrowTask
 
-__all__ = ["BoltMachine", "Sender"]
-
 LOOK_AGAIN_S = 0.1
 """How often windows and joins that hold something look whether it is time to do something about it."""
 

@@ -13,8 +13,6 @@ from tupletree.data.frames import Root, roots_of
 from tupletree.ids import MASK64, RandomBits
 from tupletree.tracking.acker import Delta
 
-__all__ = ["DeltaPool", "RootIds", "combined", "split_by_acker"]
-
 ONLY_INT = {int}
 
 

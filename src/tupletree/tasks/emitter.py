@@ -20,8 +20,6 @@ from tupletree.tasks.outbox import Outbox
 from tupletree.tracking.acker import Delta
 from tupletree.tracking.tree import draw_edges
 
-__all__ = ["DeferredDeltas", "Emitter", "Refused"]
-
 Refused = tuple[Root, Any, Exception]
 """(root, tuple, why it could not be routed)."""
 

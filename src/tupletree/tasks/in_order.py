@@ -25,8 +25,6 @@ from tupletree.state.keys import KeyFunctions
 from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.tracking.holds import Hold
 
-__all__ = ["OrderedInput"]
-
 LOOK_FOR_EARLIER_S = 0.002
 """How soon a task looks whether what is earlier has come, after something came or was worked."""
 

@@ -21,8 +21,6 @@ from tupletree.tasks.pace import Pace
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["LiveRoots"]
-
 MAX_ENDED = 10_000
 """Failed attempts of a spout task whose message ids are remembered for calls that still work on them."""
 

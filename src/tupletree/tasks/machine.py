@@ -29,8 +29,6 @@ from tupletree.tracking.work_done import WorkDone
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["EmittingMachine", "Machine"]
-
 
 class Machine:
     """One task. It is called by one thread at a time: `start`, then any of the others, then `stop`.

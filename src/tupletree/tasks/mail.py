@@ -13,20 +13,6 @@ import msgspec
 from tupletree.tracking.acker import Delta, Opening, TreeFailure
 from tupletree.tracking.outcomes import Failure
 
-__all__ = [
-    "Drop",
-    "Finished",
-    "HighWater",
-    "Mail",
-    "Now",
-    "OrphanQuery",
-    "SinkReset",
-    "Track",
-    "TreeVerdicts",
-    "WriteRequest",
-    "Written",
-]
-
 
 class Now(NamedTuple):
     """One reading of the clock.

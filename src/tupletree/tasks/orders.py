@@ -19,8 +19,6 @@ from tupletree.bolts.effects import ColumnOutput, Output, Worked
 from tupletree.data.frames import Frame, Root, carrier, made_of, plain_root
 from tupletree.routing.plan import Plan
 
-__all__ = ["Numbers", "Ordering", "carried", "released"]
-
 
 class Numbers:
     """Gives increasing numbers, each once.

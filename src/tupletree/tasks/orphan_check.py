@@ -18,8 +18,6 @@ from tupletree.tasks.outbox import Outbox
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.ordering import ordered_inputs
 
-__all__ = ["OrphanCheck", "orphan_check_of"]
-
 WITHOUT_TIMEOUT_S = 30.0
 """How often to ask where messages never expire; they may fail all the same."""
 

@@ -18,8 +18,6 @@ from tupletree.tracking.facts import Fact
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Acked, Died
 
-__all__ = ["AsyncCall", "LogNote", "Outbox"]
-
 AsyncCall = Callable[[], Coroutine[Any, Any, list[Any]]]
 """Starts a call of an async component; awaiting it gives its results, or raises."""
 

@@ -11,8 +11,6 @@ from tupletree.routing.plan import Plan
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.rate_limit import RateLimit
 
-__all__ = ["SLICE_S", "Pace", "limit_of"]
-
 SLICE_S = 0.005
 """Work in one slice."""
 

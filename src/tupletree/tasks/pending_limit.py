@@ -18,8 +18,6 @@ from tupletree.topology.limits import limit_set
 from tupletree.topology.model import BoltSpec, TopologySpec
 from tupletree.topology.ordering import ordered_inputs
 
-__all__ = ["HIGHEST", "PendingLimit", "timeout_text"]
-
 HIGHEST = 8_192
 """Messages in flight at the most, however quick they are."""
 

@@ -29,8 +29,6 @@ from tupletree.topology.ordering import asks_for_order
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["SinkMachine"]
-
 MAX_ROWS = 10_000
 """Rows that are ready to be written make a batch at this number, without waiting for more."""
 

@@ -18,8 +18,6 @@ from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import Acked
 
-__all__ = ["START_S", "SourceCalls", "refuse_unavailable"]
-
 START_S = 60.0
 """A first `next` that has waited for so long has reached its source: a connection that cannot be made fails earlier."""
 

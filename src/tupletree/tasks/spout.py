@@ -47,8 +47,6 @@ from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import Died, Emission, Released, SourceRetry
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["DEFAULT_MAX_PENDING", "SpoutMachine"]
-
 DEFAULT_MAX_PENDING = 128
 
 MAX_LEFT_TOLD = 10_000

@@ -12,8 +12,6 @@ from tupletree.tasks.outbox import Outbox
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
 
-__all__ = ["SystemMachine"]
-
 
 class SystemMachine(Machine):
     """See `Machine`. A late tick is sent once, for any number of missed intervals.

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from tupletree.tasks.mail import WriteRequest, Written
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["WriteRequests"]
-
 
 @dataclass(slots=True)
 class _Asked:

@@ -24,8 +24,6 @@ from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
 from tupletree.runtimes.spark.worker.taking import take
 
-__all__ = ["InProcessBackend", "InProcessPlanRunner", "start_in_process"]
-
 
 class InProcessPlanRunner:
     """See `PlanRunner`: one partition after the other, one stage after the other, in the calling thread."""

@@ -19,22 +19,10 @@ from tupletree.topology.states import ListState, MapState
 from tupletree.topology.window_check import holding_faults
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
-__all__ = [
-    "STATE_KINDS",
-    "Reading",
-    "blame_state",
-    "check_holding",
-    "message_classes",
-    "read_side",
-    "state_spec",
-    "state_type",
-]
-
-
 StateKind: TypeAlias = Literal["value", "map", "list", "task"]
 
 
-class Fault(Protocol):
+class _Fault(Protocol):
     """Takes what is wrong, in the words of a finding."""
 
     def __call__(self, what: str, *, got: str = "", expected: str = "", next_step: str = "") -> None: ...
@@ -128,7 +116,7 @@ def check_holding(reading: Reading, *, is_async: bool) -> None:
         reading.outputs += [cls for cls in reading.inputs if cls is not object]
 
 
-def blame_state(fault: Fault, style: str, name: str, asked: Any) -> None:
+def blame_state(fault: _Fault, style: str, name: str, asked: Any) -> None:
     """Each style of bolt has its kinds of state, and batches of tuples have none."""
     if style == "batch":
         fault("a batch has no single key, so it has no KeyedState", next_step="use @bolt, which gets one tuple")
@@ -148,7 +136,7 @@ def state_type(asked: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def state_spec(
-    fault: Fault,
+    fault: _Fault,
     states: Sequence[tuple[StateKind, Any]],
     default: Callable[[], Any] | None,
     ttl_s: float | None,

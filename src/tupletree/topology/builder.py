@@ -33,8 +33,6 @@ from tupletree.topology.signatures import BoltDescription, read_class, schemas_o
 from tupletree.topology.splits import SplitSpout, split_faults
 from tupletree.topology.streams import Schema
 
-__all__ = ["BoltHandle", "SinkHandle", "Source", "SpoutHandle", "StreamReference", "Topology"]
-
 
 @dataclass(eq=False)
 class _Draft:

@@ -19,8 +19,6 @@ from tupletree.topology.model import BoltSpec, ComponentSpec, InputSpec, StreamS
 from tupletree.topology.ordering import order_faults
 from tupletree.topology.window_check import input_faults
 
-__all__ = ["check", "name_fault", "place"]
-
 # Names become names of files and folders, where a leading _ or . means hidden and a leading - an option.
 LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 

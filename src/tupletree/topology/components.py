@@ -26,28 +26,6 @@ if TYPE_CHECKING:
     from tupletree.errors import Finding
     from tupletree.tracking.outcomes import Failure
 
-__all__ = [
-    "Anchored",
-    "AsyncSpout",
-    "Bolt",
-    "Collector",
-    "Emit",
-    "Held",
-    "HoldingBolt",
-    "KeyedBatch",
-    "KeyedState",
-    "Reject",
-    "Release",
-    "Resource",
-    "Sink",
-    "SinkBatch",
-    "SinkContext",
-    "Spout",
-    "TaskContext",
-    "TaskState",
-    "Tick",
-]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)

@@ -16,8 +16,6 @@ from tupletree.topology import hints
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.signatures import BoltDescription, BoltSettings, read_function
 
-__all__ = ["FunctionBolt", "arrow_bolt", "batch_bolt", "bolt", "classes_of", "decorate"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

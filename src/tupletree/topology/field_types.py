@@ -17,8 +17,6 @@ import msgspec
 
 from tupletree.topology import hints
 
-__all__ = ["Fault", "fault_of", "nodes_of", "untravelled"]
-
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 

@@ -12,21 +12,6 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ForwardRef, Literal, NewType, TypeVar, Union, get_args, get_origin
 
-__all__ = [
-    "NONE_TYPE",
-    "RESOLVE_ERRORS",
-    "caller_names",
-    "caller_place",
-    "classes_in",
-    "declared_class",
-    "declared_classes",
-    "generic_argument",
-    "members",
-    "plain",
-    "resolve",
-    "text_of",
-]
-
 NONE_TYPE = type(None)
 
 RESOLVE_ERRORS = (NameError, TypeError, SyntaxError, AttributeError)

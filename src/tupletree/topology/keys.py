@@ -16,8 +16,6 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from tupletree.topology.hints import NONE_TYPE, members, plain, text_of
 
-__all__ = ["NAN", "Coerce", "coercion_of", "key_function"]
-
 Coerce: TypeAlias = Callable[[Any], Any]
 """Value → canonical value. Raises TypeError or ValueError if the value does not belong to the declared type."""
 

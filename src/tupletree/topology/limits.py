@@ -14,8 +14,6 @@ from tupletree.errors import Finding, TopologyError
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 from tupletree.topology.windows import WindowSpec
 
-__all__ = ["limit_set", "max_pending", "pending_faults", "refuse_stuck", "setting_of_limit"]
-
 MANY_PENDING = 100_000
 """Messages that a spout task may have open, unless set otherwise, where windows and joins hold them."""
 

@@ -13,18 +13,6 @@ from tupletree.topology.retry import Retry
 from tupletree.topology.streams import Schema
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
-__all__ = [
-    "BoltSpec",
-    "BoltStyle",
-    "ComponentSpec",
-    "Grouping",
-    "GroupingKind",
-    "InputSpec",
-    "StateSpec",
-    "StreamSpec",
-    "TopologySpec",
-]
-
 GroupingKind: TypeAlias = Literal[
     "shuffle", "fields", "partial_key", "all", "global", "direct", "local_or_shuffle", "none", "custom"
 ]

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from tupletree.errors import Finding
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
-__all__ = ["asks_for_names", "asks_for_order", "makes_values", "order_faults", "ordered_inputs", "ordered_streams"]
-
 
 def makes_values(component: ComponentSpec) -> bool:
     """Whether what a component emits is a new value, and not something about the tuple that it works on.

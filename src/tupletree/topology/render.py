@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 from tupletree.topology.model import ComponentSpec, InputSpec, TopologySpec
 from tupletree.topology.windows import holding_text
 
-__all__ = ["to_dot", "to_mermaid", "to_text"]
-
 DOT_SHAPES = {"spout": "cds", "bolt": "box", "sink": "cylinder"}
 MERMAID_SHAPES = {"spout": ("([", "])"), "bolt": ("[", "]"), "sink": ("[(", ")]")}
 

@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 
 from tupletree.errors import Finding, PermanentError, is_outage
 
-__all__ = ["Retry", "policy_faults", "rate_faults"]
-
 LONGEST_S = 31_536_000.0
 """A year: a longer pause is a mistake."""
 

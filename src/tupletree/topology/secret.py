@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, TypeVar
 
-__all__ = ["HIDDEN", "Secret"]
-
 HIDDEN = "***"
 
 T = TypeVar("T")

@@ -38,8 +38,6 @@ from tupletree.topology.model import BoltSpec, BoltStyle
 from tupletree.topology.streams import Schema
 from tupletree.topology.windows import JoinSpec, Window, WindowSpec
 
-__all__ = ["BoltDescription", "BoltSettings", "read_class", "read_function", "schemas_of"]
-
 Names: TypeAlias = "Mapping[str, Any] | None"
 Returns: TypeAlias = Literal["value", "many", "nothing"]
 

@@ -18,19 +18,6 @@ from tupletree.ids import MessageId
 from tupletree.texts import counted, encodable, marked_text, restored, reversible, unmarked_text
 from tupletree.topology.components import AsyncSpout, Emit, Reject, Spout
 
-__all__ = [
-    "AsyncLeaseSpout",
-    "Lease",
-    "LeaseReader",
-    "LeaseSpout",
-    "Split",
-    "SplitSpout",
-    "is_read_on_executors",
-    "read_split",
-    "split_faults",
-    "storable_split",
-]
-
 T = TypeVar("T")
 
 NEXT_ROWS = 1000

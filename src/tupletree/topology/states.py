@@ -11,8 +11,6 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from tupletree.topology.model import StateSpec
 
-__all__ = ["ListState", "MapState", "view_of"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -19,8 +19,6 @@ from tupletree.errors import Finding, TopologyError, one_of
 from tupletree.topology import hints, keys
 from tupletree.topology.field_types import fault_of, untravelled
 
-__all__ = ["Schema", "is_message_class", "spelled"]
-
 TIMES = (dt.datetime, float, int, decimal.Decimal)
 
 

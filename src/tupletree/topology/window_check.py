@@ -16,8 +16,6 @@ from tupletree.topology import hints
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
-__all__ = ["holding_faults", "input_faults"]
-
 Fault = tuple[str, str, str]
 """(what, got, next step)."""
 

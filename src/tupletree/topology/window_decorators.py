@@ -10,8 +10,6 @@ from tupletree.topology.decorators import FunctionBolt, classes_of, decorate
 from tupletree.topology.signatures import BoltSettings
 from tupletree.topology.windows import JoinSpec, Late, Partition, Timestamp, WindowSpec
 
-__all__ = ["join_bolt", "window_bolt"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

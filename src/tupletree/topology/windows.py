@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-__all__ = ["JoinSpec", "Late", "Partition", "Timestamp", "Window", "WindowSpec", "holding_text"]
-
 T_co = TypeVar("T_co", covariant=True)
 
 Timestamp: TypeAlias = "str | Callable[[Any], dt.datetime | float]"

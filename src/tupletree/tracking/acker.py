@@ -17,8 +17,6 @@ from typing import TypeAlias
 
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Acker", "AckerCounters", "AckerVerdicts", "Delta", "Opening", "TreeFailure"]
-
 Opening: TypeAlias = "tuple[int, int, list[int], float]"
 """(spout task, XOR of all first edges, roots that share it, monotonic time of their emission).
 

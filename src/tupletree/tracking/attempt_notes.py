@@ -13,8 +13,6 @@ from tupletree.tracking.outcomes import Failure
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["QUIET_S", "AttemptNotes"]
-
 QUIET_S = 10.0
 """Seconds after a note without another one about the same component and error; the next says how many there were."""
 

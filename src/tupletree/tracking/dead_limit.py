@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from tupletree.config import Options, share_of
 
-__all__ = ["DeadLimit"]
-
 
 class DeadLimit:
     """Counts since the start of this process, or since a run that was paused went on.

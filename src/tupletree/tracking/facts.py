@@ -20,8 +20,6 @@ from tupletree.tracking.records import Died, Released, Retry, SourceRetry
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["Fact", "FactMaker", "What", "failed_in"]
-
 What: TypeAlias = Literal["emitted", "retried", "failed", "acked", "dead", "put back", "open", "in flight"]
 """What happened: its first attempt went out, a later one did; an attempt failed; it was acked, or is dead; it was given
 to a later epoch without counting an attempt; it is without an outcome still, at the end of an epoch or of the run; it

@@ -11,8 +11,6 @@ from typing import Literal, TypeAlias
 
 from tupletree.texts import moment_text
 
-__all__ = ["Hold", "HoldKind", "added_up"]
-
 HoldKind: TypeAlias = Literal[
     "retry", "source", "held", "call", "work", "turn", "key", "order", "queue", "outage", "rate", "write"
 ]

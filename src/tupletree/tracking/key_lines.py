@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-__all__ = ["ANY", "MOST_KEYS", "Behaviour", "Keys", "Turn", "Waiting", "behind", "keys_known", "remembered", "turns"]
-
 ANY = -1
 """Among the keys of a message at an ordered bolt: not all of them are known, so it may have any."""
 

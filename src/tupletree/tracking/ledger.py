@@ -14,8 +14,6 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Entries", "Judgement", "combine", "distinct", "judge"]
-
 N = TypeVar("N", np.uint64, np.int64)
 U64: TypeAlias = "npt.NDArray[np.uint64]"
 Entries: TypeAlias = "tuple[U64, U64]"

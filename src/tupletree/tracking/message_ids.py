@@ -16,8 +16,6 @@ from tupletree.errors import CheckpointError, UnusableDataError
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["id_from_key", "id_from_plain", "id_text", "ids_of_text", "message_key", "plain_id"]
-
 _INT64 = 1 << 63
 
 

@@ -19,8 +19,6 @@ from tupletree.tracking.records import Died, Standing
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["AWAITING", "Message", "RetryQueue", "SpoutMessages", "died_of", "standing_of"]
-
 AWAITING = -1
 """The ticket of a message that its source is to emit again."""
 

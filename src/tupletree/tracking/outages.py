@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from tupletree.errors import OutageLimitError
 
-__all__ = ["FIRST_PAUSE_S", "LONGEST_PAUSE_S", "Outage", "OutageWait", "ShownOutage", "error_text", "shown_outages"]
-
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 1.5
 """Work goes on within two seconds of the end of an outage, however long it lasted."""

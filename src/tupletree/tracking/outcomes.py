@@ -10,8 +10,6 @@ from msgspec.structs import force_setattr
 
 from tupletree.texts import encodable, is_encodable
 
-__all__ = ["DeadLetter", "Failure", "FailureKind", "Outcome", "RetryRule"]
-
 
 class Outcome(enum.Enum):
     """The outcome of a message so far."""

@@ -41,8 +41,6 @@ from tupletree.tracking.retry import RetryPolicy
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["Pending"]
-
 PLAIN_KEYS = {str, int}
 """Types of message ids that are their own keys: see `message_key`."""
 

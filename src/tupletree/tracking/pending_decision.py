@@ -23,8 +23,6 @@ from tupletree.tracking.retry import RetryPolicy, spread_of
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["Adoption", "FailedMessage", "PendingDecider", "PendingDecision", "Times", "after_failure"]
-
 
 class Times(NamedTuple):
     """When something is decided: monotonic seconds, and seconds since the Unix epoch."""

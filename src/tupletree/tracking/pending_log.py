@@ -19,18 +19,6 @@ from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_k
 from tupletree.tracking.message_table import AWAITING, Message, SpoutMessages
 from tupletree.tracking.outcomes import Failure, Outcome
 
-__all__ = [
-    "AT_ONCE",
-    "ChangeLog",
-    "Decode",
-    "Encode",
-    "PendingChanges",
-    "PlainId",
-    "WaitingRecord",
-    "fold",
-    "message_of",
-]
-
 Encode: TypeAlias = Callable[[int, Any], Any]
 """(spout task, value) → JSON-compatible data."""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["RateLimit"]
-
 SLACK_S = 0.05
 """So much time without calls may be made up for, so that one step makes several calls where many are allowed."""
 

@@ -18,20 +18,6 @@ if TYPE_CHECKING:
 
     from tupletree.ids import MessageId
 
-__all__ = [
-    "Acked",
-    "AlreadySettled",
-    "Died",
-    "Emission",
-    "Emitted",
-    "Joined",
-    "PendingCounters",
-    "Released",
-    "Retry",
-    "SourceRetry",
-    "Standing",
-]
-
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
     """One attempt of a message goes out, under a root id of its own; root 0 is untracked."""

@@ -13,8 +13,6 @@ from tupletree.config import Options
 from tupletree.errors import ConfigError, Finding
 from tupletree.tracking.outcomes import RetryRule
 
-__all__ = ["RestartPolicy", "RetryPolicy", "spread_of"]
-
 _MASK = (1 << 64) - 1
 
 

@@ -12,8 +12,6 @@ from operator import xor
 
 from tupletree.ids import RandomBits, draw_id
 
-__all__ = ["draw_edges", "xor_all"]
-
 
 def draw_edges(count: int, random_bits: RandomBits) -> list[int]:
     """Draw ids for `count` sibling edges, one per delivered copy: nonzero, distinct, and their XOR is not zero.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["WorkDone", "WorkTotals"]
-
 
 class WorkDone(msgspec.Struct):
     """The work of one task, or of all tasks of a bolt.

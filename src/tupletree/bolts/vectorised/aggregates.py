@@ -25,17 +25,6 @@ from tupletree.topology.keys import coercion_of
 from tupletree.topology.model import StateSpec
 from tupletree.topology.streams import Schema
 
-__all__ = [
-    "count_by_key",
-    "count_distinct_by_key",
-    "dedupe_by_key",
-    "max_by_key",
-    "mean_by_key",
-    "min_by_key",
-    "sum_by_key",
-    "top_by_key",
-]
-
 FoldName: TypeAlias = Literal["count", "sum", "min", "max", "mean", "distinct", "top"]
 
 ADDED = frozenset({int, float, decimal.Decimal, dt.timedelta})

@@ -14,8 +14,6 @@ from tupletree.topology import hints
 from tupletree.topology.components import Anchored
 from tupletree.topology.streams import Schema
 
-__all__ = ["Explode", "Filter", "Project"]
-
 ROW = "__row"
 
 

@@ -20,8 +20,6 @@ from tupletree.topology.streams import Schema
 if TYPE_CHECKING:
     import pyarrow.compute as pc
 
-__all__ = ["explode", "filter_rows", "project"]
-
 Split: TypeAlias = "str | Callable[[str], Iterable[Any]] | None"
 
 LISTS = frozenset({list, set, frozenset, tuple})

@@ -22,8 +22,6 @@ from tupletree.topology.components import Anchored, KeyedBatch
 from tupletree.topology.keys import coercion_of
 from tupletree.topology.streams import Schema
 
-__all__ = ["Folding", "keep_first"]
-
 Codes = npt.NDArray[np.int64]
 
 SAFE_SUM = 2.0**62

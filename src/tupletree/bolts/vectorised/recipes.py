@@ -15,8 +15,6 @@ from tupletree.topology.model import BoltSpec, StateSpec
 from tupletree.topology.signatures import BoltDescription, schemas_of
 from tupletree.topology.streams import Schema
 
-__all__ = ["LibraryBolt", "Recipe", "field_faults"]
-
 
 class Recipe(Protocol):
     """How a bolt of the library works. Picklable.

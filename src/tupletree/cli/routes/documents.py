@@ -20,8 +20,6 @@ from tupletree.texts import counted
 if TYPE_CHECKING:
     from tupletree.routes.document import Document
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, help="Check, explain and draw pipelines of routes, written in YAML.")
 
 Pipeline = Annotated[str, typer.Argument(metavar="PIPELINE", help="Path of a document, such as pipeline.yaml.")]

@@ -25,17 +25,6 @@ if TYPE_CHECKING:
     from tupletree.routes.ledger import Execution, Ledger
     from tupletree.routes.lost import LostReport
 
-__all__ = [
-    "cancel_command",
-    "list_command",
-    "pause_command",
-    "replay_command",
-    "resume_command",
-    "settle_lost_command",
-    "status_command",
-    "wait_command",
-]
-
 POLL_S = 0.25
 
 MOST_REPLAYED = 1_000_000

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from tupletree.routes.ledger import Ledger
     from tupletree.routes.lost import LostReport
 
-__all__ = ["KnownQueues", "known_queues", "lost_lines"]
-
 NAMED = 20
 
 

@@ -16,8 +16,6 @@ from tupletree.escaping import escape
 if TYPE_CHECKING:
     from tupletree.routes.status import RouteStatus
 
-__all__ = ["RouteProgress", "status_table"]
-
 PLAIN_INTERVAL_S = 5.0
 
 _COLUMNS = ("ready", "in flight", "held", "waiting", "done", "filtered", "dead", "failed", "rate", "p95", "left")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from tupletree.routes.ledger.values import Execution
     from tupletree.routes.pipeline import ExecutionHandle, PipelineRun
 
-__all__ = ["execution_json", "execution_text", "run_command"]
-
 POLL_S = 0.25
 
 

@@ -57,8 +57,6 @@ from tupletree.queues.messages import (
     Stored,
 )
 
-__all__ = ["CAPABILITIES", "KafkaBroker"]
-
 CAPABILITIES = Capabilities(
     delay=True,
     retry_delay=True,

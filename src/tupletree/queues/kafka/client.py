@@ -31,8 +31,6 @@ from tupletree.queues.kafka.codes import ALL_AWAY, AWAY, NO_TOPIC, REFUSED, SPOI
 from tupletree.queues.kafka.wire import Record
 from tupletree.queues.urls import without_secrets
 
-__all__ = ["KafkaClient", "Server", "Span", "group_of"]
-
 T = TypeVar("T")
 
 logger = logging.getLogger("tupletree.queues")

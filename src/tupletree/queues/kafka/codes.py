@@ -7,20 +7,6 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError
 
-__all__ = [
-    "AGAIN",
-    "ALL_AWAY",
-    "AWAY",
-    "CLOSED",
-    "END",
-    "LOST",
-    "NO_TOPIC",
-    "POLLED_TOO_LATE",
-    "REBALANCING",
-    "REFUSED",
-    "SPOILT",
-]
-
 
 def _codes(*names: str) -> frozenset[int]:
     return frozenset(getattr(KafkaError, name) for name in names)

@@ -14,8 +14,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tupletree.queues.kafka.codes import CLOSED, REBALANCING
 
-__all__ = ["Asked", "Commits"]
-
 Asked: TypeAlias = Future[list[KafkaError]]
 """Its result is what the cluster refused. Who does not wait any longer cancels it: then it is not sent, or was."""
 

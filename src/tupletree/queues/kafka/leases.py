@@ -10,8 +10,6 @@ import msgspec
 from tupletree.queues.kafka.offsets import Marks
 from tupletree.queues.kafka.wire import Delivered
 
-__all__ = ["Lease", "Part"]
-
 
 class Part:
     """A partition that this member has, or had."""

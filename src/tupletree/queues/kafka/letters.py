@@ -19,8 +19,6 @@ from tupletree.queues.kafka.offsets import MOST_TEXT, Marks
 from tupletree.queues.kafka.wire import dead_of
 from tupletree.queues.messages import Stored
 
-__all__ = ["DeadLetters", "LettersInTheWayError", "counted"]
-
 
 def counted(client: KafkaClient, topic: str) -> int:
     """How many records of a topic are not done: of all offsets that there are, less those that are settled."""

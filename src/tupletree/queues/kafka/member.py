@@ -29,8 +29,6 @@ from tupletree.queues.kafka.leases import Lease, Part
 from tupletree.queues.kafka.offsets import Marks
 from tupletree.queues.kafka.wire import Handle, delivered_of
 
-__all__ = ["Member"]
-
 POLL_S = 0.05
 BUSY_POLL_S, BUSY_S = 0.005, 2.0
 """A commit waits for the end of a poll: who was asked for something just now polls so briefly."""

@@ -13,8 +13,6 @@ import base64
 import binascii
 import zlib
 
-__all__ = ["MOST_MARKS", "MOST_TEXT", "Marks"]
-
 SETTLED = 255
 MOST_DELIVERIES = 254
 """That are counted."""

@@ -14,8 +14,6 @@ from tupletree.queues.kafka.client import KafkaClient, Server
 from tupletree.queues.kafka.offsets import MOST_MARKS
 from tupletree.queues.urls import QueueUrl
 
-__all__ = ["open_kafka"]
-
 TLS = {
     "ca_file": "ssl.ca.location",
     "certificate": "ssl.certificate.location",

@@ -15,25 +15,6 @@ import msgspec
 from tupletree.errors import ConfigError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message, Stored
 
-__all__ = [
-    "DEAD",
-    "MOST_HEAD_BYTES",
-    "REASON_BYTES",
-    "RETRY",
-    "Delivered",
-    "Handle",
-    "Record",
-    "dead_of",
-    "dead_topic",
-    "delivered_of",
-    "head_bytes",
-    "is_topic_of_queue",
-    "record_of",
-    "retry_topic",
-    "topic_of",
-    "topics_of",
-]
-
 RETRY, DEAD = ".retry", ".dead"
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _PLAIN = re.compile(r"[!-~]{1,200}")

@@ -51,8 +51,6 @@ from tupletree.queues.nats.wire import (
 )
 from tupletree.queues.urls import QueueUrl
 
-__all__ = ["CAPABILITIES", "NatsBroker", "open_nats"]
-
 CAPABILITIES = Capabilities(
     idempotent_publish=True,
     remembers_acked_s=120.0,

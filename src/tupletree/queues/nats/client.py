@@ -25,8 +25,6 @@ from tupletree.errors import ConnectorError
 from tupletree.queues.contract import RefusedConnectionError
 from tupletree.queues.urls import without_secrets
 
-__all__ = ["Answer", "NatsClient", "Request", "Server"]
-
 T = TypeVar("T")
 
 STATUS = "Status"

@@ -14,8 +14,6 @@ import msgspec
 from tupletree.errors import ConnectorError
 from tupletree.queues.nats.client import NatsClient, Request
 
-__all__ = ["Leases"]
-
 KEPT_UP_AFTER = 1 / 3
 """Part of the server's time after which a lease that is longer is kept up."""
 

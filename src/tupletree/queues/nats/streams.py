@@ -27,8 +27,6 @@ from tupletree.queues.nats.wire import (
     told_of,
 )
 
-__all__ = ["CONSUMER", "Streams", "chunks", "nanoseconds"]
-
 CHUNK = 500
 """Requests that are on their way together."""
 

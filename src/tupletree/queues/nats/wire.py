@@ -17,21 +17,6 @@ from tupletree.errors import ConfigError
 from tupletree.queues.messages import Message
 from tupletree.queues.nats.client import Answer, Request
 
-__all__ = [
-    "LETTERS",
-    "MESSAGES",
-    "Place",
-    "body_and_headers",
-    "decoded",
-    "letter_of",
-    "message_of",
-    "request_of",
-    "stream_of",
-    "subject_of",
-    "token_of",
-    "told_of",
-]
-
 MESSAGES, LETTERS = "tupletree.queue", "tupletree.dead"
 _HEAD_HEADER, _LETTER_HEADER, _ID_HEADER = "Tupletree", "Tupletree-Letter", "Nats-Msg-Id"
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,180}")

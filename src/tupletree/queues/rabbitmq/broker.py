@@ -56,8 +56,6 @@ from tupletree.queues.rabbitmq.wire import (
 )
 from tupletree.queues.urls import QueueUrl
 
-__all__ = ["CAPABILITIES", "RabbitBroker", "open_rabbitmq"]
-
 CAPABILITIES = Capabilities(
     delay=True,
     retry_delay=True,

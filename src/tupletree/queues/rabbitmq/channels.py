@@ -16,8 +16,6 @@ from pika.spec import Basic
 from tupletree.errors import ConnectorError
 from tupletree.queues.rabbitmq.wire import Parcel
 
-__all__ = ["Confirmed", "Requests", "answered", "opened"]
-
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 16_000_000
 """Of what is on its way to the server unconfirmed, for each call."""

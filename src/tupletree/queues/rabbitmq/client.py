@@ -37,8 +37,6 @@ from tupletree.queues.rabbitmq.consuming import QueueChannel
 from tupletree.queues.rabbitmq.wire import Parcel, delay_name
 from tupletree.queues.urls import without_secrets
 
-__all__ = ["Link", "RabbitClient", "Server"]
-
 T = TypeVar("T")
 
 NOT_FOUND, PRECONDITION_FAILED = 404, 406

@@ -23,8 +23,6 @@ import msgspec
 
 from tupletree.queues.rabbitmq.channels import Requests
 
-__all__ = ["Lease", "QueueChannel"]
-
 UNKNOWN_WINDOW = 32
 """Messages asked for at first, while nobody knows how large they are."""
 

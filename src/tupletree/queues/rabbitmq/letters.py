@@ -14,8 +14,6 @@ from tupletree.queues.rabbitmq.client import Link, RabbitClient
 from tupletree.queues.rabbitmq.consuming import Lease, QueueChannel
 from tupletree.queues.rabbitmq.wire import dead_queue_of, parcel_of, ready_queue_of, stored_of
 
-__all__ = ["DeadLetters"]
-
 
 class DeadLetters:
     """Dead letters in hand, which go back when this ends unless they were acked."""

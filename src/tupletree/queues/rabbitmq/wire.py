@@ -16,24 +16,6 @@ from pika import BasicProperties
 from tupletree.errors import ConfigError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message, State, Stored
 
-__all__ = [
-    "LONGEST_DELAY_S",
-    "MOST_HEAD_BYTES",
-    "REASON_BYTES",
-    "Handle",
-    "Parcel",
-    "dead_queue_of",
-    "delay_name",
-    "delay_step_ms",
-    "deliveries_of",
-    "head_bytes",
-    "message_of",
-    "parcel_of",
-    "published_s_of",
-    "ready_queue_of",
-    "stored_of",
-]
-
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,180}")
 _HEAD, _KEY, _DELIVERIES, _REASON = "tupletree", "tupletree-key", "tupletree-deliveries", "tupletree-reason"
 _COUNT, _DEATHS = "x-delivery-count", "x-death"

@@ -39,8 +39,6 @@ from tupletree.queues.messages import (
 from tupletree.queues.redis import operating, scripts
 from tupletree.queues.urls import QueueUrl, without_secrets
 
-__all__ = ["CAPABILITIES", "RedisBroker", "open_redis"]
-
 CAPABILITIES = Capabilities(
     idempotent_publish=True,
     remembers_acked_s=300.0,

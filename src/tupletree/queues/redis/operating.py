@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from tupletree.queues.redis.scripts import script_of
 
-__all__ = ["DEPTH", "FIND", "MOVE", "PEEK", "PURGE"]
-
 # Gives ready, leased, delayed, dead.
 DEPTH = script_of("""
 local over = redis.call('ZCOUNT', Q.leases, '-inf', NOW)

@@ -24,8 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["ACK", "DEAD_LETTER", "DECLARE", "EXTEND", "FAIL", "KEYS", "PUBLISH", "TAKE", "keys_of", "script_of"]
-
 KEYS = ("stream", "meta", "ids", "acked", "due", "late", "leases", "held", "dead", "letters", "reasons")
 
 

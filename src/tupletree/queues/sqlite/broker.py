@@ -36,8 +36,6 @@ from tupletree.queues.sqlite.columns import message_of
 from tupletree.queues.sqlite.file import DEAD, DELAYED, LEASED, READY, SETTLED, WAITING, QueueFile
 from tupletree.queues.sqlite.rows import Counts, QueueRows
 
-__all__ = ["CAPABILITIES", "REMEMBERS_ACKED_S", "SqliteBroker", "SqliteTransaction"]
-
 REMEMBERS_ACKED_S = 300.0
 CHUNK = 1000
 """Messages per transaction of an operation that may concern millions."""

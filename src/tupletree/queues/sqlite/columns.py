@@ -14,8 +14,6 @@ import msgspec
 from tupletree.errors import ConfigError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message
 
-__all__ = ["by_lease", "columns_of", "json_text", "message_of", "parse_handle"]
-
 _encode = msgspec.json.Encoder().encode
 
 

@@ -18,8 +18,6 @@ from tupletree.durable import claim_private, identity_of
 from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, UnusableDataError
 from tupletree.queues.host_clock import HostClock
 
-__all__ = ["DEAD", "DELAYED", "FORMAT", "LEASED", "READY", "SETTLED", "WAITING", "QueueFile"]
-
 FORMAT = 1
 READY, DELAYED, LEASED, WAITING, DEAD, SETTLED = range(6)
 """States of a row: WAITING comes after an earlier message of its key, SETTLED is acked and kept for its id."""

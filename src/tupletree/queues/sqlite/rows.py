@@ -19,8 +19,6 @@ from tupletree.queues.messages import Delivery, Failure, Letter, Message
 from tupletree.queues.sqlite.columns import by_lease, columns_of, json_text, message_of, parse_handle
 from tupletree.queues.sqlite.file import DEAD, DELAYED, LEASED, READY, WAITING, QueueFile
 
-__all__ = ["Counts", "QueueRow", "QueueRows"]
-
 INLINE_BYTES = 2000
 """A larger body is a row of its own: about what fits a page with its message."""
 

@@ -42,8 +42,6 @@ from tupletree.queues.sqs.wire import (
     stored_of,
 )
 
-__all__ = ["CAPABILITIES", "SqsBroker"]
-
 CAPABILITIES = Capabilities(
     delay=True,
     retry_delay=True,

@@ -31,8 +31,6 @@ from tupletree.queues.sqs.codes import (
 )
 from tupletree.queues.sqs.wire import dead_name, fifo_name, is_fifo, name_of
 
-__all__ = ["BATCH", "MOST_BYTES", "Place", "Server", "SqsClient", "in_batches"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

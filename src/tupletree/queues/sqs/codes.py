@@ -13,17 +13,6 @@ from tupletree.errors import ConfigError, ConnectorError
 from tupletree.queues.contract import RefusedConnectionError, UnknownQueueError
 from tupletree.queues.urls import without_secrets
 
-__all__ = [
-    "FAULTS",
-    "RECEIPT_IS_OVER",
-    "TOKEN_IS_OVER",
-    "ReceiptIsOverError",
-    "code_of",
-    "error_name",
-    "fault_of",
-    "meaning_of",
-]
-
 FAULTS = (theirs.BotoCoreError, theirs.ClientError, OSError)
 """What a call of the library raises."""
 

@@ -15,8 +15,6 @@ from tupletree.errors import ConfigError
 from tupletree.queues.sqs.client import Place
 from tupletree.queues.sqs.wire import Received
 
-__all__ = ["Lease", "Leases"]
-
 LOOK_EVERY = 1_000
 """Leases that are added until those that are over are looked for."""
 

@@ -12,8 +12,6 @@ from typing import Self
 from tupletree.queues.sqs.client import BATCH, Place, SqsClient, in_batches
 from tupletree.queues.sqs.wire import Received, received_of
 
-__all__ = ["DeadLetters"]
-
 MOST_REPEATS = 10
 """Requests that bring nothing new, until all is taken to have come."""
 

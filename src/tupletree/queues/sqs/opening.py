@@ -12,8 +12,6 @@ from tupletree.queues.sqs.broker import SqsBroker
 from tupletree.queues.sqs.client import Server
 from tupletree.queues.urls import QueueUrl
 
-__all__ = ["open_sqs"]
-
 
 def open_sqs(url: QueueUrl) -> SqsBroker:
     """`sqs://eu-west-1`, or `sqs://` for the region of the environment; options endpoint, profile, timeout_s."""

@@ -18,26 +18,6 @@ import msgspec
 
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message, Stored
 
-__all__ = [
-    "DEAD",
-    "FIFO",
-    "LONGEST_HIDDEN_S",
-    "LONGEST_NATIVE_DELAY_S",
-    "REASON_BYTES",
-    "Parcel",
-    "Received",
-    "dead_name",
-    "deduplication_of",
-    "fifo_name",
-    "group_of",
-    "is_fifo",
-    "letter_of",
-    "name_of",
-    "parcel_of",
-    "received_of",
-    "stored_of",
-]
-
 FIFO, DEAD = ".fifo", "-dead"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,70}")
 _GRAPHIC = re.compile(r"[!-~]{1,128}")

@@ -14,8 +14,6 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 from tupletree.routes.adapters.contract import AdapterConfig, RouteMessage
 from tupletree.routes.adapters.paths import Path
 
-__all__ = ["Condition", "Operator", "same"]
-
 Operator = Literal["equals", "not_equals", "matches", "in", "exists", "gt", "gte", "lt", "lte", "contains"]
 
 Test = Callable[[RouteMessage], bool]

@@ -14,19 +14,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
-__all__ = [
-    "Adapter",
-    "AdapterConfig",
-    "AdapterContext",
-    "AdapterResult",
-    "BatchAdapter",
-    "Emitted",
-    "PipelineContext",
-    "Release",
-    "RouteMessage",
-    "StatefulAdapter",
-]
-
 C = TypeVar("C", bound="AdapterConfig")
 
 Logger: TypeAlias = "logging.Logger | logging.LoggerAdapter[logging.Logger]"

@@ -28,8 +28,6 @@ from tupletree.routes.adapters.contract import (
     PipelineContext,
 )
 
-__all__ = ["FunctionAdapter", "adapter_of"]
-
 _CONFIG = "/Config"
 
 _made: dict[str, type[FunctionAdapter]] = {}

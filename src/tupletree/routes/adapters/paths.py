@@ -14,8 +14,6 @@ from pydantic import AfterValidator
 from tupletree.errors import PermanentError
 from tupletree.routes.adapters.contract import RouteMessage
 
-__all__ = ["Path", "PathText", "TargetText", "value_at"]
-
 _MISSING = object()
 
 _ROOTS = ("payload", "headers", "message")

@@ -17,8 +17,6 @@ from tupletree.errors import ConfigError, RuntimeUnavailableError, nearest
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig
 from tupletree.routes.adapters.functions import adapter_of
 
-__all__ = ["ENTRY_POINTS", "UnknownAdapterError", "adapter", "find", "names", "reference"]
-
 ENTRY_POINTS = "tupletree.adapters"
 """Group of entry points by which an installed package names adapters: `name = "package.module:Class"`."""
 

@@ -11,8 +11,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tupletree.routes.document.parts import Count, Name, Part, QueueName, Seconds, SomeSeconds
 
-__all__ = ["EmittedModel", "ExpectModel", "InputModel", "MockModel", "OutputModel", "TestModel"]
-
 TestOutcome = Literal["done", "filtered", "unrouted", "dead", "held"]
 
 

@@ -17,8 +17,6 @@ from tupletree.routes.document.nodes import Entry, ListNode, MappingNode, Node, 
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 from tupletree.texts import is_encodable
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "ReadFile", "compose"]
-
 MAX_NODES = 100_000
 MAX_DEPTH = 100
 FILE_TAG = "!file"

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from tupletree.escaping import escape
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
 
-__all__ = ["to_dot", "to_mermaid", "to_text"]
-
 
 def to_text(pipeline: PipelineSpec) -> str:
     """One block per route: what it reads, its adapters in order, and where its messages go."""

@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Substituted", "substitute"]
-
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<inner>[^{}]*)(?P<end>\}?)")
 _INNER = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<rest>:-(?P<default>.*))?", re.DOTALL)
 

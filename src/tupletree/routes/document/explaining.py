@@ -22,8 +22,6 @@ from tupletree.routes.document.nodes import MappingNode, Node, Place, ScalarNode
 from tupletree.routes.document.spec import MOST_HELD
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 
-__all__ = ["Value", "notes", "to_yaml", "values"]
-
 HIDDEN = "***"
 COMMENT_COLUMN = 48
 ALONE = {"level", "url"}

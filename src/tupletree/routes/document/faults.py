@@ -13,8 +13,6 @@ from tupletree.errors import ConfigError, Finding
 from tupletree.escaping import escape_block
 from tupletree.routes.document.nodes import Place, Step, path_text
 
-__all__ = ["CODES", "DocumentError", "Fault", "Faults"]
-
 CODES: dict[str, str] = {
     "R100": "the file cannot be read: not there, no UTF-8, or more than 5 MB",
     "R101": "no YAML: the text breaks YAML's grammar",

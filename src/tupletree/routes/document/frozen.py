@@ -14,8 +14,6 @@ from pydantic import BaseModel, SecretStr
 from tupletree.queues.urls import HIDDEN, is_secret, without_secrets
 from tupletree.routes.document.nodes import ListNode, MappingNode, Node, ScalarNode
 
-__all__ = ["frozen"]
-
 _NOT_KEPT = "a secret, not kept"
 _LEAST_HIDDEN = 4
 

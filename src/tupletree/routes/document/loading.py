@@ -22,8 +22,6 @@ from tupletree.routes.document.stages import REGISTRY, Lookup, adapters_of, chec
 from tupletree.routes.document.typed import inherited, typed_document
 from tupletree.routes.document.whole import check_fit, check_tests, check_whole
 
-__all__ = ["Document", "load", "read"]
-
 TEXT_NAME = "<text>"
 
 

@@ -22,16 +22,6 @@ from tupletree.routes.document.spec import (
     RouteSpec,
 )
 
-__all__ = [
-    "UNKNOWN",
-    "AdapterModel",
-    "DefaultsModel",
-    "DocumentModel",
-    "OutboundModel",
-    "QueueModel",
-    "RouteModel",
-]
-
 UNKNOWN = "<unknown>"
 """Stands where a name was faulty, so that the rest can be judged."""
 

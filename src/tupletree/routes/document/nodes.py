@@ -10,22 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = [
-    "Entry",
-    "ListNode",
-    "MappingNode",
-    "Node",
-    "Place",
-    "ScalarNode",
-    "Step",
-    "below",
-    "node_at",
-    "path_text",
-    "plain",
-    "scalars",
-    "shown",
-]
-
 SHOWN_CHARACTERS = 80
 _PLAIN_KEY = re.compile(r"[\w-]+")
 

@@ -8,8 +8,6 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Count", "Level", "Name", "Part", "QueueName", "Seconds", "SomeSeconds"]
-
 LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 MAX_QUEUE_NAME = 200
 

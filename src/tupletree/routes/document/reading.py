@@ -15,8 +15,6 @@ from tupletree.routes.document.composing import compose
 from tupletree.routes.document.faults import Faults
 from tupletree.routes.document.nodes import Entry, ListNode, MappingNode, Node, Place, ScalarNode, Step, below, shown
 
-__all__ = ["MAX_FILE_BYTES", "Reading", "read_document"]
-
 MAX_FILE_BYTES = 5_000_000
 NAMES_ARE_UNIQUE = ("routes", "queues")
 """Sections whose names may be in one file only."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["sample_files"]
-
 _PIPELINE = """\
 # tupletree routes validate pipeline.yaml   finds every fault
 # tupletree routes explain pipeline.yaml    shows every default, and where each value comes from

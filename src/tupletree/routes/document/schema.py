@@ -14,8 +14,6 @@ from tupletree.routes.document.model import DocumentModel
 from tupletree.routes.document.stages import REGISTRY, Lookup
 from tupletree.routes.document.typing_faults import members
 
-__all__ = ["document_keys", "document_schema"]
-
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REFERENCE = "#/$defs/{model}"
 

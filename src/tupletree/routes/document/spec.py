@@ -14,19 +14,6 @@ from pydantic import Field
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, BatchAdapter
 from tupletree.routes.document.parts import Count, Level, Part, QueueName, Seconds
 
-__all__ = [
-    "MOST_HELD",
-    "AdapterSpec",
-    "Backpressure",
-    "ErrorHandling",
-    "Inbound",
-    "InitMessage",
-    "Limits",
-    "LineageSpec",
-    "PipelineSpec",
-    "RouteSpec",
-]
-
 MOST_HELD = 10_000
 """Messages of a route that adapters hold, beyond which it leases no others."""
 

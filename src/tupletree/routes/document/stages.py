@@ -22,8 +22,6 @@ from tupletree.routes.document.nodes import MappingNode, Step, node_at, plain, s
 from tupletree.routes.document.spec import AdapterSpec
 from tupletree.routes.document.typing_faults import fit_variables, note_errors
 
-__all__ = ["REGISTRY", "Find", "Lookup", "adapters_of", "check_modules"]
-
 Find: TypeAlias = Callable[[str], type[Adapter[Any]]]
 
 

@@ -13,8 +13,6 @@ from tupletree.routes.document.model import UNKNOWN, DefaultsModel, DocumentMode
 from tupletree.routes.document.nodes import Entry, MappingNode, below, plain
 from tupletree.routes.document.typing_faults import fit_variables, note_errors
 
-__all__ = ["Typed", "inherited", "typed_document"]
-
 MAX_PASSES = 20
 PLACEHOLDERS: dict[str, Any] = {"version": 1, "pipeline": "unnamed"}
 ITEMS: dict[str, Any] = {"adapters": {"type": UNKNOWN}, "outbound": {"queue": UNKNOWN}}

@@ -15,8 +15,6 @@ from tupletree.routes.document.faults import Faults
 from tupletree.routes.document.nodes import ListNode, MappingNode, Node, Place, ScalarNode, Step, node_at, shown
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 
-__all__ = ["fit_variables", "members", "note_errors"]
-
 _TEXT = {"string_type", "string_sub_type"}
 _NUMBERS = {"bool_type", "bool_parsing", "float_type", "float_parsing", "int_type", "int_parsing"}
 _WHOLE = "a whole number"

@@ -16,8 +16,6 @@ from tupletree.routes.document.model import UNKNOWN, DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode, Place, Step, node_at
 from tupletree.routes.document.spec import MOST_HELD, AdapterSpec, PipelineSpec, RouteSpec
 
-__all__ = ["check_fit", "check_tests", "check_whole", "tested_route"]
-
 
 def check_whole(
     document: DocumentModel, root: MappingNode, faults: Faults, schemes: Collection[str], *, complete: bool = True

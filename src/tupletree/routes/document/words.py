@@ -10,8 +10,6 @@ import math
 import re
 from typing import Any
 
-__all__ = ["AmbiguousWordError", "read_word"]
-
 _CONSTANTS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),

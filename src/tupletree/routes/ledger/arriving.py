@@ -32,8 +32,6 @@ from tupletree.routes.ledger.values import (
 )
 from tupletree.routes.messages import Settlement, Standing
 
-__all__ = ["REPLAY_HEADER", "arrivals_of", "arrive", "document_number", "register"]
-
 REPLAY_HEADER = "tupletree-message"
 """Header of a message that was replayed: its id in the ledger. Brokers know its own id still, and would refuse it."""
 

@@ -36,17 +36,6 @@ from tupletree.routes.ledger.values import (
     MessageState,
 )
 
-__all__ = [
-    "Changes",
-    "ExecutionEntry",
-    "MessageEntry",
-    "NewChild",
-    "RaceError",
-    "headers_text",
-    "in_chunks",
-    "storable",
-]
-
 CHUNK = 2000
 """Ids in one query, rows in one statement."""
 

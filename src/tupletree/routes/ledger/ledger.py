@@ -53,8 +53,6 @@ from tupletree.routes.ledger.values import (
 )
 from tupletree.routes.messages import Settlement
 
-__all__ = ["Ledger"]
-
 
 class Ledger(Questions):
     """See the module. Made by `open` or `within`.

@@ -32,8 +32,6 @@ from tupletree.routes.ledger.values import (
     StoredDocument,
 )
 
-__all__ = ["TELL", "Questions"]
-
 _e, _m, _o, _c = executions.c, messages.c, outbox_table.c, counts.c
 
 TELL = st.Statement(

@@ -34,22 +34,6 @@ from tupletree.routes.ledger.values import (
     Replayed,
 )
 
-__all__ = [
-    "CANCEL",
-    "GO_ON",
-    "INTERRUPT",
-    "PAUSE",
-    "Replay",
-    "cancel_open",
-    "copy",
-    "delete",
-    "end_lost",
-    "expired",
-    "hold",
-    "refuse",
-    "replay",
-]
-
 _m, _e = messages.c, executions.c
 _GOES_ON = _e.ended_s.is_(None)
 

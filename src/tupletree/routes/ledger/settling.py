@@ -30,8 +30,6 @@ from tupletree.routes.ledger.values import (
 )
 from tupletree.routes.messages import Child, Settlement, Standing
 
-__all__ = ["MAX_LOST", "NO_READER", "Settling", "answer_to_closed"]
-
 MAX_LOST = 20
 """Attempts that never ended, as their process did, before a message is dead: it may be what ends the process."""
 

@@ -19,8 +19,6 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from tupletree.routes.ledger.tables import COUNTED, counts, dead, edges, executions, members, messages, outbox
 from tupletree.routes.ledger.values import PENDING
 
-__all__ = ["Among", "Statement", "insert_or_ignore", "param"]
-
 Insert: TypeAlias = "sqlite.Insert | postgresql.Insert"
 Arrange: TypeAlias = "Callable[[tuple[Any, ...]], tuple[Any, ...]]"
 

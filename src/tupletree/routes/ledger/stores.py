@@ -25,8 +25,6 @@ from tupletree.routes.ledger.statements import Statement
 from tupletree.routes.ledger.tables import FORMAT, METADATA, meta
 from tupletree.sinks.databases import make_engine
 
-__all__ = ["DatabaseStore", "QueueFileStore", "Session", "Store"]
-
 T = TypeVar("T")
 Row = tuple[Any, ...]
 

@@ -8,21 +8,6 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-__all__ = [
-    "COUNTED",
-    "FORMAT",
-    "METADATA",
-    "counts",
-    "dead",
-    "documents",
-    "edges",
-    "executions",
-    "members",
-    "messages",
-    "meta",
-    "outbox",
-]
-
 FORMAT = "2"
 METADATA = sa.MetaData()
 _NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")

@@ -14,41 +14,6 @@ import msgspec
 from tupletree.queues import Message
 from tupletree.routes.messages import Standing
 
-__all__ = [
-    "CANCELLED",
-    "CLOSED",
-    "DEAD",
-    "DONE",
-    "FILTERED",
-    "HELD",
-    "OPEN",
-    "PENDING",
-    "PROCESSING",
-    "RETRYING",
-    "STATE_NAMES",
-    "UNROUTED",
-    "Arrival",
-    "ArrivalAnswer",
-    "Completed",
-    "Execution",
-    "ExecutionState",
-    "LedgerRules",
-    "Loss",
-    "MessageAccount",
-    "MessageRow",
-    "MessageState",
-    "NewMessage",
-    "OutboxRow",
-    "Refusal",
-    "Replayed",
-    "Retries",
-    "Retry",
-    "RouteCounts",
-    "SettleEffects",
-    "StoredDocument",
-    "ToDeadLetter",
-]
-
 MessageState = Literal["pending", "processing", "held", "retrying", "done", "filtered", "unrouted", "dead", "cancelled"]
 ExecutionState = Literal["running", "completed", "completed_with_dead_letters", "failed", "cancelled", "interrupted"]
 

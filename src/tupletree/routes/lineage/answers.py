@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-__all__ = ["Call", "StepStats", "Tree", "TreeMessage"]
-
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One call of an adapter. The fields are those of `CallRecord`."""

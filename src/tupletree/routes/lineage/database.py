@@ -28,8 +28,6 @@ with needing("lineage in a database needs SQLAlchemy", "routes"):
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["CALLS", "EDGES", "STEPS", "DatabaseStore", "connect", "failing_as_outage"]
-
 BUSY_TIMEOUT_S = 5.0
 SWEPT_AT_ONCE = 5_000
 

@@ -15,8 +15,6 @@ from typing import Protocol
 from tupletree.errors import ConfigError
 from tupletree.routes.lineage.stores import Store
 
-__all__ = ["Export", "RunEventExport", "SpanExport", "tell_completed"]
-
 MAX_COMPLETIONS = 100_000
 _completions: dict[str, deque[tuple[str, str, float]]] = {}
 """Pipeline → completed executions that its run events have not taken yet."""

@@ -14,8 +14,6 @@ import xxhash
 from tupletree.errors import ConfigError
 from tupletree.routes.messages import CallRecord
 
-__all__ = ["Level"]
-
 _EXPECTED = "off, failures, sampled:SHARE (such as sampled:0.01) or full"
 
 

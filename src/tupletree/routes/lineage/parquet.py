@@ -17,8 +17,6 @@ from tupletree.routes.lineage.parquet_files import LineageFiles
 from tupletree.routes.lineage.rows import REST_S, Steps, edges_of
 from tupletree.routes.messages import CallRecord
 
-__all__ = ["ParquetReader", "ParquetStore"]
-
 _LIST = re.compile(r"\bIN :(\w+)")
 _PARAMETER = re.compile(r":(\w+)")
 _TRIES = 3

@@ -27,8 +27,6 @@ import pyarrow.parquet as pq
 from tupletree.durable import create_new
 from tupletree.routes.lineage.rows import COLUMNS, Edge
 
-__all__ = ["LARGE_ROWS", "LineageFiles"]
-
 LARGE_ROWS = 125_000
 """A file of so many rows is not merged again; twice as many come into one file at most."""
 

@@ -14,8 +14,6 @@ from tupletree.routes.lineage.answers import Call, StepStats, Tree, TreeMessage
 from tupletree.routes.lineage.reading import Reader, open_reader
 from tupletree.routes.lineage.rows import seconds_of_class, split_cell
 
-__all__ = ["Lineage"]
-
 MAX_MESSAGES = 1_000
 MAX_BELOW = 100_000
 _AT_ONCE = 500

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from tupletree.errors import ConfigError
 from tupletree.routes.lineage.stores import PARQUET
 
-__all__ = ["Reader", "open_reader"]
-
 _PARAMETER = re.compile(r":(\w+)")
 
 

@@ -18,22 +18,6 @@ import xxhash
 
 from tupletree.routes.messages import CallRecord, CallStatus
 
-__all__ = [
-    "COLUMNS",
-    "KEY",
-    "REST_S",
-    "STATUSES",
-    "Edge",
-    "Row",
-    "Step",
-    "Steps",
-    "cell_of",
-    "class_of",
-    "edges_of",
-    "seconds_of_class",
-    "split_cell",
-]
-
 STATUSES: tuple[CallStatus, ...] = get_args(CallStatus)
 """In the order of their numbers in cells, which must not change."""
 

@@ -17,8 +17,6 @@ from tupletree.routes.lineage.writer import Counts, LineageWriter
 from tupletree.routes.messages import CallRecord, CallRecords
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
-__all__ = ["LineageSink", "tell_pending"]
-
 _lock = threading.Lock()
 _open: dict[str, list[LineageSink]] = {}
 """Pipeline → sinks that are open in this process."""

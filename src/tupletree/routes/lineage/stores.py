@@ -12,8 +12,6 @@ from typing import Protocol
 from tupletree.errors import ConfigError
 from tupletree.routes.messages import CallRecord
 
-__all__ = ["Store", "open_store", "store_beside"]
-
 PARQUET = "parquet:"
 
 

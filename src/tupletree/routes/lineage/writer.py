@@ -17,8 +17,6 @@ from tupletree.routes.lineage.rows import REST_S
 from tupletree.routes.lineage.stores import Store
 from tupletree.routes.messages import CallRecord
 
-__all__ = ["Counts", "LineageWriter"]
-
 CAPACITY = 100_000
 INTERVAL_S = 1.0
 RETRY_S = (1.0, 60.0)

@@ -15,8 +15,6 @@ from tupletree.routes.running.chain import Chain, Surroundings
 from tupletree.routes.running.services import RunSpec, Services, services
 from tupletree.topology.components import Bolt, Sink, SinkBatch, SinkContext, TaskContext
 
-__all__ = ["ChainBolt", "InProcess", "SettlingSink"]
-
 _clock = SteadyClock(SystemClock())
 """What adapters call now: it does not go back when the machine's clock is set back, as the runtimes' does not."""
 

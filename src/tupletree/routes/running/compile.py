@@ -20,8 +20,6 @@ from tupletree.routes.running.stateful import BatchBolt, StatefulBolt
 from tupletree.topology.builder import BoltHandle, Source, Topology
 from tupletree.topology.components import Sink
 
-__all__ = ["SETTLE", "segments_of", "topology_of"]
-
 SETTLE = "settle"
 LINEAGE = "lineage"
 

@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["DaemonThreads"]
-
 R = TypeVar("R")
 _Job = Callable[[], None]
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 
 from tupletree.routes.document.spec import MOST_HELD, PipelineSpec, RouteSpec
 
-__all__ = ["GateStatus", "Gates"]
-
 DECREASE = 0.7
 WINDOW_S = 1.0
 LEAST_SAMPLES = 5

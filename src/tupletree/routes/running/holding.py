@@ -22,8 +22,6 @@ from tupletree.routes.running.chain import Surroundings, adapter_logger
 from tupletree.routes.running.outcomes import call_records, delivered, failed, no_outbound, no_result, published, routed
 from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
 
-__all__ = ["AdapterBolt", "Member", "chosen_queue"]
-
 
 @dataclass(eq=False, slots=True)
 class Member:

@@ -17,8 +17,6 @@ from tupletree.routes.ids import child_id
 from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Standing, Work
 from tupletree.routes.payloads import encode
 
-__all__ = ["call_records", "delivered", "failed", "no_outbound", "no_result", "published", "routed"]
-
 MAX_TEXT = 2000
 MAX_TRACEBACK = 8000
 

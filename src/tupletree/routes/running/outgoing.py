@@ -17,8 +17,6 @@ from tupletree.queues import Broker, Message, RefusedMessagesError
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Completed, Refusal
 
-__all__ = ["Outgoing"]
-
 AGAIN_S = 1.0
 """How often a broker that is away is tried again."""
 

@@ -19,8 +19,6 @@ from tupletree.routes.running.services import RunSpec, Services, services
 from tupletree.topology.components import AsyncSpout, Emit, TaskContext
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["QueueSpout"]
-
 IDLE_S = 0.05
 """How often an empty queue is looked at; what this process publishes is seen at once."""
 

@@ -26,8 +26,6 @@ from tupletree.routes.messages import Settlement, Standing, Work
 from tupletree.routes.running.gates import Gates
 from tupletree.routes.running.outgoing import Outgoing
 
-__all__ = ["RunSpec", "Services", "services"]
-
 PAUSED_DELAY_S = 5.0
 """How long a message of a paused execution is given back for."""
 

@@ -19,8 +19,6 @@ from tupletree.routes.running.outcomes import published, routed
 from tupletree.texts import counted
 from tupletree.topology.components import Held, Release
 
-__all__ = ["BatchBolt", "StatefulBolt"]
-
 
 class BatchBolt(AdapterBolt):
     """The bolt of a `BatchAdapter`."""

@@ -28,8 +28,6 @@ from tupletree.routes.running.outcomes import (
     routed,
 )
 
-__all__ = ["Step", "Surroundings", "Walk"]
-
 GRACE_S = 5.0
 """How long a cancelled call may take to end before it is left behind."""
 

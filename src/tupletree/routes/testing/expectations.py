@@ -11,8 +11,6 @@ from tupletree.routes.document.cases import ExpectModel, OutputModel
 from tupletree.routes.payloads import encode
 from tupletree.routes.testing.playing import Message, Output, Play
 
-__all__ = ["differences"]
-
 SHOWN_CHARACTERS = 200
 
 

@@ -13,8 +13,6 @@ from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterRe
 from tupletree.routes.document.cases import MockModel
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
 
-__all__ = ["with_mocks"]
-
 
 class MockConfig(AdapterConfig):
     """What a mock gives, call by call; the last answer repeats."""

@@ -22,8 +22,6 @@ from tupletree.routes.running.compile import segments_of
 from tupletree.routes.running.stateful import BatchBolt, StatefulBolt
 from tupletree.routes.testing.virtual_loop import RESOLUTION_S, InlineThreads, VirtualLoop, VirtualTime
 
-__all__ = ["Message", "Output", "Play", "play"]
-
 EXECUTION = "test"
 LONGEST_S = 7200.0
 """Virtual seconds after which a test is over; what is open then is held."""

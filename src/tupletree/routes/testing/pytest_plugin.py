@@ -16,8 +16,6 @@ import pytest
 from tupletree.routes.document import Document, DocumentError, read
 from tupletree.routes.testing.trials import run_test
 
-__all__ = ["DocumentFile", "DocumentItem", "pytest_collect_file"]
-
 _SUFFIXES = {".yaml", ".yml"}
 _PIPELINE = re.compile(r"^pipeline:", re.MULTILINE)
 _TESTS = re.compile(r"^(?:tests|include):", re.MULTILINE)

@@ -16,8 +16,6 @@ from tupletree.routes.testing.expectations import differences
 from tupletree.routes.testing.mocks import with_mocks
 from tupletree.routes.testing.playing import play
 
-__all__ = ["Trial", "run_test", "run_tests"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 from tupletree.routes.running.daemon_threads import DaemonThreads
 
-__all__ = ["InlineThreads", "VirtualLoop", "VirtualTime"]
-
 R = TypeVar("R")
 
 START_S = 1_700_000_000.0

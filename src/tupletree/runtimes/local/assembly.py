@@ -34,8 +34,6 @@ from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.work_done import WorkTotals
 
-__all__ = ["Assembly", "CarriedOver", "assemble"]
-
 GATHER_S = 0.1
 """How long rows may wait for more before they become a file: a file costs two flushes to the disk."""
 

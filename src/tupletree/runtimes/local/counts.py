@@ -20,8 +20,6 @@ from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import PendingCounters
 from tupletree.tracking.work_done import WorkTotals
 
-__all__ = ["RunCounts"]
-
 
 class RunCounts:
     """See the module docstring.

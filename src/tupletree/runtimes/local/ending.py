@@ -13,8 +13,6 @@ from tupletree.runtimes.local.life import IDS_SHOWN
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.texts import counted
 
-__all__ = ["name_left", "save_state"]
-
 logger = logging.getLogger("tupletree.local")
 
 

@@ -15,8 +15,6 @@ from typing import Any
 from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
 
-__all__ = ["CallRunner"]
-
 logger = logging.getLogger("tupletree.local")
 
 END_TIMEOUT_S = 5.0

@@ -34,8 +34,6 @@ from tupletree.tracking.facts import Fact
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.records import Acked, Died
 
-__all__ = ["Executor", "Hub"]
-
 logger = logging.getLogger("tupletree.local")
 
 T = TypeVar("T")

@@ -7,8 +7,6 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.local.assembly import kind_of
 from tupletree.runtimes.local.executor import Executor
 
-__all__ = ["fault_of"]
-
 SEE_TRACEBACK = "its traceback is the cause of this error; --debug shows it"
 
 

@@ -14,8 +14,6 @@ from tupletree.data.frames import Frame
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.outbox import Outbox
 
-__all__ = ["FrameQueue"]
-
 
 class FrameQueue:
     """See the module docstring. Not thread-safe.

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["rarer_collections"]
-
 
 class _RaisedThreshold:
     """The process's threshold, raised while at least one run needs it."""

@@ -22,8 +22,6 @@ from tupletree.runtimes.deadletters import letters_of
 from tupletree.texts import json_bytes
 from tupletree.tracking.facts import Fact
 
-__all__ = ["HISTORY", "LocalHistory", "stored_facts"]
-
 logger = logging.getLogger("tupletree.local")
 
 HISTORY = "history"

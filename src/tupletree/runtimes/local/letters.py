@@ -9,8 +9,6 @@ from tupletree.errors import is_outage
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.records import Died
 
-__all__ = ["DEAD_LETTERS", "LetterWriter"]
-
 logger = logging.getLogger("tupletree.local")
 
 DEAD_LETTERS = "dead letters"

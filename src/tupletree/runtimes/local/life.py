@@ -27,8 +27,6 @@ from tupletree.texts import counted
 from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.records import Released
 
-__all__ = ["Life", "RunSignals"]
-
 logger = logging.getLogger("tupletree.local")
 
 START_TIMEOUT_S = 60.0

@@ -16,8 +16,6 @@ from tupletree.tasks.bolt import BoltMachine
 from tupletree.tracking.outages import ShownOutage
 from tupletree.tracking.records import PendingCounters
 
-__all__ = ["ProgressSampler"]
-
 TRIES = 3
 """How often a reading is tried: it fails when a thread changes a collection meanwhile."""
 

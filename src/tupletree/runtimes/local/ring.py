@@ -17,8 +17,6 @@ from typing import Any
 
 from tupletree.data.frames import Frame
 
-__all__ = ["Ring", "capacity_for"]
-
 
 def capacity_for(ring_size: int, tasks: int) -> int:
     """The capacity in tuples of the ring of an executor with so many tasks: a power of two.

@@ -58,8 +58,6 @@ from tupletree.tracking.facts import Fact
 from tupletree.tracking.records import Acked, Died
 from tupletree.tracking.retry import RestartPolicy
 
-__all__ = ["LocalRun", "start"]
-
 logger = logging.getLogger("tupletree.local")
 
 ANSWER_TIMEOUT_S = 5.0

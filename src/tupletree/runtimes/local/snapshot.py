@@ -26,8 +26,6 @@ from tupletree.topology.changes.shapes import shape_changes
 from tupletree.topology.changes.upgrades import Words
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["ComponentState", "codec_of", "distribute", "load_snapshot", "save_snapshot"]
-
 GO_BACK = "go back to how it was, or name another snapshot file"
 
 logger = logging.getLogger("tupletree.local")

@@ -28,8 +28,6 @@ from tupletree.runtimes.statefolder import (
     unusable,
 )
 
-__all__ = ["JOURNAL", "LocalStateDirectory", "stored_fingerprint"]
-
 FORMAT = 1
 
 JOURNAL = "journal.sqlite"

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from tupletree.errors import Finding, TopologyError
 from tupletree.topology.model import BoltSpec, TopologySpec
 
-__all__ = ["refuse_unsupported"]
-
 
 def refuse_unsupported(spec: TopologySpec) -> None:
     """Raise TopologyError with every finding if the local runtime cannot run this topology yet."""

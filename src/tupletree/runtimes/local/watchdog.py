@@ -12,8 +12,6 @@ from tupletree.config import Options
 from tupletree.runtimes.local.assembly import Assembly
 from tupletree.runtimes.local.executor import Executor
 
-__all__ = ["Watchdog"]
-
 logger = logging.getLogger("tupletree.local")
 
 STALL_S = 30.0

@@ -25,8 +25,6 @@ from tupletree.tracking.message_ids import ids_of_text, plain_id
 from tupletree.tracking.outcomes import Outcome
 from tupletree.tracking.records import Standing
 
-__all__ = ["all_holds", "whereabouts"]
-
 T = TypeVar("T")
 
 _Asked: TypeAlias = tuple[Future[list[T]], Callable[[], list[T]]]

@@ -10,8 +10,6 @@ import logging
 import sys
 from pathlib import Path
 
-__all__ = ["LOOK_EVERY_S", "CodeWatch"]
-
 logger = logging.getLogger("tupletree.spark")
 
 LOOK_EVERY_S = 2.0

@@ -71,8 +71,6 @@ from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import AlreadySettled
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["Incarnation", "RunSettings", "Surroundings", "claim"]
-
 logger = logging.getLogger("tupletree.spark")
 
 

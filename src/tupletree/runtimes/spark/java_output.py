@@ -16,8 +16,6 @@ import msgspec
 
 from tupletree.logs import json_line, writes_json
 
-__all__ = ["as_json_lines", "stderr_of_java"]
-
 LOGGER = "tupletree.java"
 NOTHING_NEW = "WARNING: Using incubator modules: "
 """Java says so at each start, because Spark's command line asks for one."""

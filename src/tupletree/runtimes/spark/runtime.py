@@ -35,8 +35,6 @@ from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, is_session
 from tupletree.tracking.retry import RestartPolicy
 from tupletree.tracking.work_done import WorkTotals
 
-__all__ = ["SparkRun", "start"]
-
 logger = logging.getLogger("tupletree.spark")
 
 

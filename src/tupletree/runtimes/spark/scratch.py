@@ -19,8 +19,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ScratchFolder", "configured_parents", "scratch_folders", "sweep_scratch"]
-
 PREFIX = "tupletree-spark-"
 _NAME = re.compile(rf"{PREFIX}[a-z0-9_]{{8}}")
 """Names that `tempfile.mkdtemp` makes of the prefix; a sweep ignores all others."""

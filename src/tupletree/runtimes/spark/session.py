@@ -19,8 +19,6 @@ from tupletree.runtimes.java import check_packages, check_surroundings, find_jav
 from tupletree.runtimes.spark.java_output import stderr_of_java
 from tupletree.runtimes.spark.scratch import LOCAL_DIRS, configured_parents, scratch_folders
 
-__all__ = ["open_session", "partitions_of", "refuse_mixing", "refuse_unsuited"]
-
 TASK_ATTEMPTS = 8
 """Attempts of one Spark task; `local[n]` would allow only one. A message that crashes its worker costs three of them
 before it is found (`crash_markers`). Sessions that allow fewer run the epoch again instead."""

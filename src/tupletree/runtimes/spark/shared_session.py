@@ -13,8 +13,6 @@ from typing import Any
 
 from tupletree.runtimes.spark.session import open_session
 
-__all__ = ["SESSIONS", "SharedSession", "forget_dead_jvm"]
-
 
 class SharedSession:
     """See the module docstring. Any thread may call."""

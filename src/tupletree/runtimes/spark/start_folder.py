@@ -14,8 +14,6 @@ from tupletree.errors import CheckpointError, Finding
 from tupletree.sinks.files import FileSink
 from tupletree.topology.model import TopologySpec
 
-__all__ = ["refuse_other_folder"]
-
 NAME = "started_in.json"
 
 

@@ -14,8 +14,6 @@ from tupletree.routing.ordered_bolts import OrderedBolts
 from tupletree.texts import encodable, is_encodable
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 
-__all__ = ["refuse_unnameable", "refuse_unsupported"]
-
 
 def refuse_unsupported(spec: TopologySpec) -> None:
     """Raise TopologyError with every finding if the Spark runtime cannot run this topology yet."""

@@ -20,8 +20,6 @@ from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import Died
 
-__all__ = ["SpoutBatch", "SpoutBuffer", "SpoutCheckpoint"]
-
 PLAIN = {Emit}
 
 MAX_ASKS = 32

@@ -23,8 +23,6 @@ from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending_log import AT_ONCE, WaitingRecord
 from tupletree.tracking.records import Acked, Died, PendingCounters
 
-__all__ = ["GIVEN", "NEVER", "SpoutCut", "SpoutJournal", "Told"]
-
 MAX_NOT_YET_TOLD = 100_000
 """Acks that wait for a commit, above which the spout emits nothing: memory is limited."""
 

@@ -24,8 +24,6 @@ from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.routing.plan import Plan
 from tupletree.topology.ordering import ordered_inputs
 
-__all__ = ["OrderedInputs"]
-
 
 class _Coming:
     """Messages of one spout task, by number, of which something may still come to one input; the least is known."""

@@ -18,8 +18,6 @@ from tupletree.tasks.mail import Now
 from tupletree.tasks.upstream.under_way import UnderWay
 from tupletree.topology.model import BoltSpec
 
-__all__ = ["BlockedSource", "RetryStatus"]
-
 ARRIVAL_S = 1.0
 """How long a message counts as being tried again after its next attempt went out: it is to reach its windows."""
 

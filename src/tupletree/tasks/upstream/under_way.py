@@ -24,8 +24,6 @@ from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.upstream.in_order import OrderedInputs
 from tupletree.topology.model import BoltSpec, TopologySpec
 
-__all__ = ["KeptFrames", "UnderWay"]
-
 
 class _Oldest:
     """A bag of times, of which the least is known."""

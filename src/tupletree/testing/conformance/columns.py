@@ -16,8 +16,6 @@ from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.components import Anchored, KeyedBatch
 from tupletree.topology.decorators import arrow_bolt, bolt
 
-__all__ = ["COLUMNS"]
-
 COUNT = 60
 BAD = frozenset({7, 23})
 

@@ -13,8 +13,6 @@ from tupletree.ids import MessageId
 from tupletree.topology.components import AsyncSpout, Emit, Reject, Spout, TaskContext
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["STILL_INACTIVE", "AsyncFeed", "Feed", "Heard", "Replaying", "heard"]
-
 T = TypeVar("T")
 
 STILL_INACTIVE = "still inactive"

@@ -16,8 +16,6 @@ from tupletree.topology.components import Collector, Resource, TaskContext
 from tupletree.topology.decorators import bolt
 from tupletree.topology.states import ListState
 
-__all__ = ["GROUPINGS"]
-
 COUNT = 60
 WIDTH = 3
 KEYS = 5

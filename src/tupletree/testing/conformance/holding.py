@@ -18,8 +18,6 @@ from tupletree.topology.decorators import bolt
 from tupletree.topology.window_decorators import join_bolt, window_bolt
 from tupletree.topology.windows import Window
 
-__all__ = ["HOLDING"]
-
 LAG_S = 1000.0
 """Longer than all messages together, for a runtime may bring them in any order: windows are over at the end."""
 

@@ -16,8 +16,6 @@ from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.components import Bolt, Collector, KeyedState, TaskContext
 from tupletree.topology.decorators import bolt
 
-__all__ = ["LIFE"]
-
 
 class Note(msgspec.Struct, frozen=True):
     """Something that a bolt noticed."""

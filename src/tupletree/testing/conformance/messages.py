@@ -9,8 +9,6 @@ import msgspec
 
 from tupletree.topology.components import Emit
 
-__all__ = ["Count", "Item", "KeyedItem", "Sum", "numbered", "numbered_items"]
-
 T = TypeVar("T")
 
 

@@ -14,8 +14,6 @@ from tupletree.testing.conformance.feeding import Heard, heard
 from tupletree.testing.conformance.runtime import Ended, NotConformingError, RuntimeUnderTest
 from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["Observed"]
-
 
 class Observed:
     """What one scenario made observable. Names are the scenario's own (`source`, `out`).

@@ -16,8 +16,6 @@ from tupletree.testing.conformance.runtime import Ended, Gap, NotConformingError
 from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.builder import Topology
 
-__all__ = ["Played", "gaps_of", "groups", "play"]
-
 QUICK = {
     "backoff_initial_ms": 1.0,
     "backoff_max_ms": 5.0,

@@ -17,8 +17,6 @@ from tupletree.runtimes.api import RunHandle
 from tupletree.topology.builder import Topology
 from tupletree.tracking.outcomes import DeadLetter
 
-__all__ = ["Ended", "Gap", "HandleRuntime", "Need", "NotConformingError", "RuntimeUnderTest"]
-
 
 class NotConformingError(AssertionError):
     """A runtime did not do what every runtime must do."""

@@ -16,8 +16,6 @@ from tupletree.testing.conformance.runtime import Need, RuntimeUnderTest
 from tupletree.topology.builder import BoltHandle, SinkHandle, SpoutHandle, Topology
 from tupletree.topology.components import Emit, Reject
 
-__all__ = ["Bench", "Scenario"]
-
 T = TypeVar("T")
 
 _key = itertools.count()

@@ -11,8 +11,6 @@ from tupletree.topology.components import Bolt, Collector, TaskState
 from tupletree.topology.decorators import bolt
 from tupletree.topology.states import ListState, MapState
 
-__all__ = ["STATES"]
-
 
 @bolt
 def pass_on(item: KeyedItem) -> KeyedItem:

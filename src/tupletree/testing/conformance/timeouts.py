@@ -16,8 +16,6 @@ from tupletree.topology.components import Bolt, Collector, TaskContext
 from tupletree.topology.decorators import bolt
 from tupletree.tracking.outcomes import FailureKind
 
-__all__ = ["TIMEOUTS"]
-
 CLOCK_SLACK_S = 0.01
 """Ages are differences of wall-clock readings, timeouts go by monotonic time."""
 

@@ -15,8 +15,6 @@ from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.components import Bolt, Collector, TaskContext
 from tupletree.topology.decorators import batch_bolt, bolt
 
-__all__ = ["TREES"]
-
 
 class Piece(msgspec.Struct, frozen=True):
     """One of several parts of an item."""

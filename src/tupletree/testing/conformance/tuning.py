@@ -16,8 +16,6 @@ from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.components import Collector, Emit
 from tupletree.topology.decorators import bolt
 
-__all__ = ["TUNING"]
-
 
 class Note(msgspec.Struct, frozen=True):
     """Something beside the message."""

@@ -16,8 +16,6 @@ from tupletree.topology.components import Bolt, Collector, Emit, Reject, TaskCon
 from tupletree.topology.decorators import bolt
 from tupletree.tracking.outcomes import FailureKind
 
-__all__ = ["VERDICTS"]
-
 
 class Order(msgspec.Struct, frozen=True):
     """A message that says how it is to end."""

@@ -13,9 +13,6 @@ from tupletree.testing.conformance.scenario import Bench, Scenario
 from tupletree.topology.components import Bolt, Collector, KeyedState, TaskContext
 from tupletree.topology.decorators import bolt
 
-__all__ = ["WAITING"]
-
-
 ITEMS = [KeyedItem(number % 3, number) for number in range(24)]
 
 

@@ -24,8 +24,6 @@ from tupletree.tracking.message_ids import id_from_plain, message_key
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.records import Acked, Died, Emission, Released, Retry, SourceRetry
 
-__all__ = ["MessageReport", "Recorder", "TestRun"]
-
 MAX_NODES = 1_000
 MAX_VALUE_TEXT = 120
 

@@ -26,8 +26,6 @@ from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
 from tupletree.topology.limits import refuse_stuck
 
-__all__ = ["run"]
-
 ALL_AT_ONCE = 2**31
 MAX_STEPS = 1_000_000
 SMALLEST_STEP_S = 0.001

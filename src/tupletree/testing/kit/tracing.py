@@ -21,8 +21,6 @@ from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 from tupletree.topology.streams import Schema
 from tupletree.topology.windows import JoinSpec
 
-__all__ = ["Fail", "InjectedError", "Tracer"]
-
 Fail = Callable[[Any], "bool | BaseException"]
 """Takes a tuple; True, or the exception to raise, makes the bolt fail it."""
 

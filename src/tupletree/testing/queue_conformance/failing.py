@@ -5,8 +5,6 @@ from __future__ import annotations
 from tupletree.queues import Failure, Letter
 from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
-__all__ = ["FAILING"]
-
 
 @scenario()
 def a_failed_message_comes_again_at_once(bench: Bench) -> None:

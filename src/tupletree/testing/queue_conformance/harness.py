@@ -12,8 +12,6 @@ from typing import Literal
 from tupletree.queues import Broker, Capabilities, Delivery, Message, NotCapableError
 from tupletree.testing.conformance.runtime import NotConformingError
 
-__all__ = ["Bench", "BrokerUnderTest", "QueueScenario", "check", "empty", "equal", "messages", "must", "scenario"]
-
 Outcome = Literal["held", "refused", "not asked"]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tupletree.queues import Delivery, Failure, Letter, Message
 from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
-__all__ = ["LEASING"]
-
 
 @scenario()
 def consumers_share_a_queue_and_no_message(bench: Bench) -> None:

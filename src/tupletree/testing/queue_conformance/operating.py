@@ -6,8 +6,6 @@ from tupletree.errors import ConfigError
 from tupletree.queues import Depth, Failure, Letter, Message
 from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
-__all__ = ["OPERATING"]
-
 
 @scenario()
 def the_depth_counts_each_message_once(bench: Bench) -> None:

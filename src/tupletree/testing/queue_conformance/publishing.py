@@ -8,8 +8,6 @@ from tupletree.errors import ConnectorError
 from tupletree.queues import Message, NotCapableError, RefusedMessagesError, UnknownQueueError
 from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
-__all__ = ["PUBLISHING"]
-
 
 @scenario()
 def a_message_arrives_as_it_was_published(bench: Bench) -> None:

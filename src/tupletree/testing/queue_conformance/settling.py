@@ -8,8 +8,6 @@ from typing import Any
 from tupletree.queues import Failure, LeaseLostError, Letter, Message, UnknownQueueError
 from tupletree.testing.queue_conformance.harness import Bench, empty, equal, must, scenario
 
-__all__ = ["SETTLING"]
-
 
 @scenario()
 def children_are_published_and_their_parents_acked(bench: Bench) -> None:

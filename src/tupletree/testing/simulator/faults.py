@@ -19,8 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from random import Random
 
-__all__ = ["Faults"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:

@@ -27,8 +27,6 @@ from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.records import Acked, Died, Emission, Released, Retry, SourceRetry
 
-__all__ = ["Attempt", "Message", "Oracle", "Violation"]
-
 
 class Violation(Exception):  # noqa: N818 - the simulator makes an error of it, with the events that led here
     """A rule was broken."""

@@ -31,8 +31,6 @@ from tupletree.topology.limits import refuse_stuck
 from tupletree.topology.render import to_text
 from tupletree.tracking.outcomes import Outcome
 
-__all__ = ["SimulationError", "SimulationResult", "simulate"]
-
 LARGEST_BATCH = 5
 MAX_CALM_STEPS = 10_000
 MAX_ROTATIONS = 20

@@ -46,8 +46,6 @@ from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.records import Died
 
-__all__ = ["FaultyMachineSet", "Simulation"]
-
 EVENTS_KEPT = 60
 WALL_S = 1_700_000_000.0
 STEP_S = 0.01

@@ -17,8 +17,6 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Disk"]
-
 ALONE = frozenset({"lock"})
 """Empty files that must have no further link: those that are kept aside here are links. One is like the other."""
 

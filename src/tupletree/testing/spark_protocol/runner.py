@@ -24,8 +24,6 @@ from tupletree.runtimes.spark.worker.stage import TaskIdentity, run_stage
 from tupletree.runtimes.spark.worker.taking import take
 from tupletree.testing.spark_protocol.faults import ProtocolFaults
 
-__all__ = ["FaultyBackend", "FaultyRunner", "LateTasks"]
-
 MAX_LOST = 3
 """A task is run at most this often: Spark ends a run whose tasks fail more often, and that is not looked for here."""
 

@@ -35,8 +35,6 @@ from tupletree.testing.spark_protocol.runner import FaultyBackend, FaultyRunner,
 from tupletree.topology.builder import Topology
 from tupletree.topology.changes.upgrades import Words
 
-__all__ = ["Crash", "Moment", "Simulation"]
-
 T = TypeVar("T")
 
 MAX_STEPS = 6_000

@@ -11,8 +11,6 @@ from tupletree.errors import ConnectorError
 from tupletree.testing.kit.tracing import Fail
 from tupletree.topology.model import TopologySpec
 
-__all__ = ["AWAY", "Away"]
-
 AWAY = "away in the simulator"
 
 

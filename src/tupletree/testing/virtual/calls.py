@@ -16,8 +16,6 @@ from tupletree.errors import TupletreeError
 from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
 
-__all__ = ["VirtualCalls"]
-
 MAX_LAST_TURNS = 1000
 
 PATIENCE_S = 1.0

@@ -15,8 +15,6 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any, Self, TypeVar
 
-__all__ = ["Interrupts", "beside_event_loop"]
-
 T = TypeVar("T")
 
 

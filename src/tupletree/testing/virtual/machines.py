@@ -42,8 +42,6 @@ from tupletree.topology.components import AsyncSpout, Sink, Spout
 from tupletree.topology.model import ComponentSpec
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["MachineSet"]
-
 
 class MachineSet:
     """All machines by task id.

@@ -17,8 +17,6 @@ from tupletree.tasks.mail import HighWater, Mail
 from tupletree.tasks.outbox import AsyncCall
 from tupletree.tracking.records import Died
 
-__all__ = ["Call", "Envelope", "LettersStored", "Network"]
-
 
 @dataclass(slots=True, frozen=True)
 class Call:

@@ -32,16 +32,6 @@ from tupletree.tracking.records import (
 )
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = [
-    "Probe",
-    "ProbedAsyncBolt",
-    "ProbedAsyncSpout",
-    "ProbedBolt",
-    "ProbedPending",
-    "ProbedSink",
-    "ProbedSpout",
-]
-
 
 class Probe(Protocol):
     """Is told of everything, as it happens."""

@@ -19,8 +19,6 @@ from tupletree.topology.model import TopologySpec
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["AsyncScriptedSpout", "ScriptedMessages", "ScriptedSpout", "scripts_of", "with_scripts"]
-
 
 class ScriptedMessages:
     """The messages of one spout, shared out among its tasks.

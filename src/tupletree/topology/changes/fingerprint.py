@@ -15,8 +15,6 @@ from tupletree.topology.model import BoltSpec, ComponentSpec, StateSpec, Topolog
 from tupletree.topology.streams import spelled
 from tupletree.topology.windows import holding_text
 
-__all__ = ["Difference", "Fingerprint", "differences", "fingerprint", "renamed"]
-
 Fingerprint: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 

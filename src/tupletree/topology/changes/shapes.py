@@ -18,8 +18,6 @@ import msgspec
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema, is_message_class
 
-__all__ = ["Shape", "ShapeChange", "fits", "shape_changes", "shape_of"]
-
 Shape: TypeAlias = Mapping[str, Any]
 """`type`: the members of its union, as texts. `classes`: name → `module`, and `fields` (name → members, default) with
 `kind` (`named`, `array`, `strict`), or `members` of an enum. Some have `stored_as`, field → its name in

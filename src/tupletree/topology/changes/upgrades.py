@@ -15,8 +15,6 @@ from tupletree.errors import Finding, did_you_mean, one_of
 from tupletree.texts import counted
 from tupletree.topology.changes.fingerprint import Difference, Fingerprint, differences, renamed
 
-__all__ = ["Decision", "Step", "Stored", "UpgradePlan", "Words", "plan_upgrade", "read_words"]
-
 Decision: TypeAlias = Literal["unchanged", "accepted", "renamed", "dropped", "refused"]
 
 

@@ -29,8 +29,6 @@ from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterCo
 from tupletree.routes.adapters.paths import Path, PathText
 from tupletree.sinks.databases import make_engine
 
-__all__ = ["Dedupe"]
-
 _GOT_THROUGH = frozenset({"done", "filtered", "unrouted"})
 _MISSING = object()
 _METADATA = sa.MetaData()

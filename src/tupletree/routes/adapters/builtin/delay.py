@@ -11,8 +11,6 @@ from tupletree.errors import PermanentError
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterResult, Emitted, PipelineContext
 from tupletree.routes.adapters.paths import Path, PathText, value_at
 
-__all__ = ["Delay"]
-
 
 class DelayConfig(AdapterConfig):
     """How long: one of `seconds` and `until`.

@@ -19,8 +19,6 @@ from tupletree.routes.adapters.contract import (
 )
 from tupletree.routes.adapters.paths import Path, PathText, TargetText, value_at
 
-__all__ = ["Embed"]
-
 HASHING = "hashing"
 
 

@@ -16,8 +16,6 @@ from tupletree.routes.adapters.builtin.texts import TemplateText, Text
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterContext, AdapterResult, PipelineContext
 from tupletree.routes.adapters.paths import Path, PathText, TargetText, value_at
 
-__all__ = ["ListFiles", "ReadFile", "WriteFile"]
-
 _NO_OUTAGE = {
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
     errno.EEXIST, errno.EFBIG,

@@ -7,8 +7,6 @@ from pydantic import model_validator
 from tupletree.routes.adapters.conditions import Condition
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterResult, PipelineContext
 
-__all__ = ["Drop", "Filter"]
-
 
 class FilterConfig(AdapterConfig):
     """Which messages go on: one of `keep` and `drop`.

@@ -32,8 +32,6 @@ from tupletree.routes.adapters.contract import (
 )
 from tupletree.routes.adapters.paths import Path, PathText, TargetText, value_at
 
-__all__ = ["HttpRequest"]
-
 MAX_REDIRECTS = 5
 STATUS_HEADER = "http-status"
 _WORTH_A_RETRY = frozenset({408, 425, 429})

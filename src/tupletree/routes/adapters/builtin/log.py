@@ -8,8 +8,6 @@ from typing import Literal
 from tupletree.routes.adapters.builtin.texts import TemplateText, Text
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterContext, AdapterResult, PipelineContext
 
-__all__ = ["Log"]
-
 
 class LogConfig(AdapterConfig):
     """What is logged.

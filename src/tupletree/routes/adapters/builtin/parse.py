@@ -17,8 +17,6 @@ from tupletree.routes.adapters.builtin.split import pieces
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterContext, AdapterResult, PipelineContext
 from tupletree.routes.adapters.paths import Path, PathText, TargetText, value_at
 
-__all__ = ["Parse"]
-
 MAX_CELL = 2**31 - 1
 
 

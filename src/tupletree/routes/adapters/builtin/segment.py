@@ -12,8 +12,6 @@ from tupletree.routes.adapters.builtin.split import pieces
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterResult, PipelineContext
 from tupletree.routes.adapters.paths import Path, PathText, value_at
 
-__all__ = ["SegmentText", "spans"]
-
 _END = re.compile(r"(?:(?<![.!?…])[.!?…]+[\"'”’)\]]*|[。！？]+)(?=\s|$)\s*|\n\s*\n\s*|(?<=[。！？])")
 
 

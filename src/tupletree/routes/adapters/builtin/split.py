@@ -5,8 +5,6 @@ from __future__ import annotations
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterResult, Emitted, PipelineContext
 from tupletree.routes.adapters.paths import Path, PathText, TargetText, value_at
 
-__all__ = ["INDEX_HEADER", "Split", "pieces"]
-
 INDEX_HEADER, COUNT_HEADER = "split-index", "split-count"
 
 

@@ -34,8 +34,6 @@ from tupletree.routes.adapters.contract import (
 from tupletree.routes.adapters.paths import Path, PathText
 from tupletree.sinks.databases import make_engine
 
-__all__ = ["WriteSql"]
-
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _ROW_FAULTS = (exc.IntegrityError, exc.DataError, exc.NotSupportedError, exc.InterfaceError)
 

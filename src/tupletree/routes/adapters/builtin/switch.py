@@ -9,8 +9,6 @@ from pydantic import Field
 from tupletree.routes.adapters.conditions import Condition
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterResult, PipelineContext
 
-__all__ = ["Switch"]
-
 
 class Case(AdapterConfig):
     """One way.

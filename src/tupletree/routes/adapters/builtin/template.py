@@ -10,8 +10,6 @@ from tupletree.routes.adapters.builtin.texts import TemplateText, Text
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterContext, AdapterResult, PipelineContext
 from tupletree.routes.adapters.paths import Path, TargetText
 
-__all__ = ["Template"]
-
 
 class TemplateConfig(AdapterConfig):
     """What is made.

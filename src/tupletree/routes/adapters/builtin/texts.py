@@ -17,8 +17,6 @@ from pydantic import AfterValidator
 from tupletree.errors import PermanentError
 from tupletree.routes.adapters.contract import PipelineContext
 
-__all__ = ["TemplateText", "Text"]
-
 MAX_REPEATED = 1_000_000
 """Characters or items that `*` may make."""
 

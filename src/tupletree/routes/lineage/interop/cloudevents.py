@@ -20,8 +20,6 @@ from tupletree.routes.lineage.interop.traces import HEADER as TRACEPARENT
 if TYPE_CHECKING:
     from cloudevents.core.v1.event import CloudEvent
 
-__all__ = ["PREFIX", "attributes_of", "event_headers", "from_event", "to_event"]
-
 PREFIX = "ce_"
 DEFAULT_TYPE = "tupletree.message"
 JSON = "application/json"

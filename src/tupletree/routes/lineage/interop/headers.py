@@ -14,8 +14,6 @@ from tupletree.routes.lineage.interop.cloudevents import event_headers
 from tupletree.routes.lineage.interop.traces import HEADER, delivery_context
 from tupletree.routes.messages import Child, Settlement, Standing
 
-__all__ = ["ChildHeaders"]
-
 
 @dataclass(frozen=True)
 class ChildHeaders:

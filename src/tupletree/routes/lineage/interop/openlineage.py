@@ -25,8 +25,6 @@ with needing("run events need the OpenLineage client", "openlineage"):
     from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import error_message_run, job_type_job, parent_run
 
-__all__ = ["RouteQueues", "RunEvents"]
-
 NAMESPACE = "tupletree"
 MAX_EXECUTIONS = 10_000
 REST_S = 1.0

@@ -37,8 +37,6 @@ with needing("spans need the OpenTelemetry SDK", "otel"):
         set_span_in_context,
     )
 
-__all__ = ["SpanStore", "enter_call"]
-
 GRACE_S = 5.0
 MAX_OPEN = 10_000
 logger = logging.getLogger("tupletree.routes")

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 import xxhash
 
-__all__ = ["HEADER", "Context", "delivery_context", "parse", "span_of", "trace_of"]
-
 HEADER = "traceparent"
 
 _FORM = re.compile(r"(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-([0-9a-f]{16})(?:-[0-9a-f]{2}\S*)?)?")

@@ -38,8 +38,6 @@ from tupletree.tracking.pending_log import WaitingRecord
 if TYPE_CHECKING:
     from tupletree.state.store import StateCodec
 
-__all__ = ["JOURNAL_OUTAGE", "Checkpointer", "Checkpoints", "stored_record"]
-
 logger = logging.getLogger("tupletree.local")
 
 JOURNAL_OUTAGE = "journal"

@@ -35,8 +35,6 @@ from tupletree.tracking.outcomes import DeadLetter
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.records import Retry
 
-__all__ = ["Durability", "open_state"]
-
 logger = logging.getLogger("tupletree.local")
 
 READ_EVERY_S = 0.5

@@ -19,8 +19,6 @@ from tupletree.durable import create_new, sync_directory
 from tupletree.errors import CheckpointError, ConnectorError, ForeignCheckpointError
 from tupletree.texts import json_bytes
 
-__all__ = ["Commit", "Journal", "Place", "SpoutRow", "StateRow"]
-
 FORMAT = 1
 
 Place: TypeAlias = "tuple[str, int]"

@@ -39,8 +39,6 @@ from tupletree.tracking.pending_log import PendingChanges, WaitingRecord
 from tupletree.tracking.records import PendingCounters
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["Resumed", "open_facts", "resume"]
-
 STARTS = 1_000_000
 """Restarts of a topology within a process have numbers of their own, for names of batches; so many at most."""
 

@@ -24,8 +24,6 @@ from tupletree.topology.changes.fingerprint import Fingerprint, fingerprint
 from tupletree.topology.changes.upgrades import Step, Stored, UpgradePlan, Words, plan_upgrade
 from tupletree.topology.model import BoltSpec, TopologySpec
 
-__all__ = ["Past", "follow_topology", "preview_upgrade"]
-
 
 class Past(msgspec.Struct):
     """How the topology of a journal has changed.

@@ -19,8 +19,6 @@ from tupletree.runtimes.spark.format.wire import PlannedSplit
 from tupletree.texts import msgpack_bytes
 from tupletree.tracking.pending_log import PendingChanges
 
-__all__ = ["ArchivedEpoch", "archive", "read_archive", "trim"]
-
 CODEC: Final = "zstd"
 
 

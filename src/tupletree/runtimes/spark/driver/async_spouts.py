@@ -21,8 +21,6 @@ from tupletree.topology.components import AsyncSpout, Emit, Reject, Spout, TaskC
 from tupletree.topology.splits import AsyncLeaseSpout, Lease, LeaseSpout
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["AsyncSpoutAdapter", "LeaseSpoutAdapter", "SpoutLoop"]
-
 logger = logging.getLogger("tupletree.spark")
 
 END_TIMEOUT_S = 5.0

@@ -38,8 +38,6 @@ from tupletree.tracking.records import Acked, AlreadySettled, Died
 
 logger = logging.getLogger("tupletree.spark")
 
-__all__ = ["Callbacks", "ask_again", "tell_last", "tell_settled"]
-
 
 # More than 12 attributes: which sources are called how is worked out once, not for each epoch.
 class Callbacks:

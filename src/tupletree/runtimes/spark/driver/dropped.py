@@ -19,8 +19,6 @@ from tupletree.runtimes.spark.settle.decision import BASE_EPOCHS
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.tracking.pending_log import PendingChanges
 
-__all__ = ["drop_stored", "of_dropped_spouts", "of_spouts", "without_dropped"]
-
 
 def without_dropped(entry: SettleEntry, upgrades: Upgrades, sinks: Container[str]) -> SettleEntry:
     """The last entry without rows that are to be given to a sink which was dropped."""

@@ -33,8 +33,6 @@ from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["EpochFrameMaker", "EpochFrames", "SpoutTask"]
-
 START_BYTES = 64 * 1024
 """So much of a message that is too long is in its dead letter, as JSON."""
 

@@ -11,8 +11,6 @@ from tupletree.config import Options
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.dead_limit import DeadLimit
 
-__all__ = ["PACED_S", "EpochSize"]
-
 STEP_BACK = 4
 """After an epoch that had to be split, epochs start at this fraction of their limit."""
 

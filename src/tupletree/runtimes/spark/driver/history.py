@@ -28,8 +28,6 @@ from tupletree.tracking.holds import Hold
 from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["all_facts", "committed_state", "holds_of"]
-
 
 def all_facts(state_dir: Path) -> Iterator[Fact]:
     """The facts about every message in the journal and the archive, epoch by epoch."""

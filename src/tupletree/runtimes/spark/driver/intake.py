@@ -48,8 +48,6 @@ from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.records import AlreadySettled, Emission
 
-__all__ = ["Intake"]
-
 logger = logging.getLogger("tupletree.spark")
 
 

@@ -43,8 +43,6 @@ from tupletree.runtimes.spark.settle.shutdown import first_line, is_final
 from tupletree.topology.components import Emit, Reject
 from tupletree.topology.splits import LeaseSpout
 
-__all__ = ["LeasePlanner", "TakenRows", "place_taken", "rows_of"]
-
 logger = logging.getLogger("tupletree.spark")
 
 CLOSE_S = 5.0

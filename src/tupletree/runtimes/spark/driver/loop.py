@@ -28,8 +28,6 @@ from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.settle.shutdown import Closing
 
-__all__ = ["Loop", "LoopEvents"]
-
 logger = logging.getLogger("tupletree.spark")
 
 BUSY_POLL_S = 0.002

@@ -12,8 +12,6 @@ from tupletree.runtimes.spark.format.entries import Messages
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.tracking.message_ids import plain_id
 
-__all__ = ["MessageColumns"]
-
 
 class MessageColumns:
     """See the module docstring."""

@@ -12,8 +12,6 @@ from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.tracking.outages import ShownOutage
 
-__all__ = ["EpochProgress"]
-
 POSITION_LENGTH = 200
 
 

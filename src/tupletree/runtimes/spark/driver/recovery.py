@@ -44,8 +44,6 @@ from tupletree.runtimes.spark.settle.sink_delivery import delivered_in
 from tupletree.state.segments import Segment
 from tupletree.texts import restored
 
-__all__ = ["Recovered", "adopt_open_trees", "check_newest", "newest_time_s", "recover"]
-
 
 @dataclass
 class Recovered:

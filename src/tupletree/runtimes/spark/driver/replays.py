@@ -15,8 +15,6 @@ from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outcomes import DeadLetter
 from tupletree.tracking.records import Retry
 
-__all__ = ["Replays"]
-
 logger = logging.getLogger("tupletree.spark")
 
 READ_EVERY_S = 0.5

@@ -27,8 +27,6 @@ from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Rescaler", "bound_to_tasks", "changed_parallelism"]
-
 Tasks = Mapping[str, tuple[int, int]]
 
 

@@ -26,8 +26,6 @@ from tupletree.runtimes.spark.worker.crash_markers import sweep_markers
 from tupletree.sinks.files import CANDIDATE_PREFIX, sweep
 from tupletree.state.versions import STATE_SUFFIX, StateFile
 
-__all__ = ["sweep_drafts", "sweep_epochs", "sweep_orphans"]
-
 _EPOCH_IN_NAME = re.compile(r"\d{6}-(\d{8})-\d{3}-")
 
 

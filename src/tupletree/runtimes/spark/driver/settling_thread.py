@@ -18,8 +18,6 @@ from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner
 from tupletree.runtimes.spark.settle.shutdown import Closing
 
-__all__ = ["Settling", "SettlingThread"]
-
 GRACE_S = 2.0
 """How long the present epoch may go on when the run ends, before its job is cancelled: it may end by itself."""
 

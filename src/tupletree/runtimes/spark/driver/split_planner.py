@@ -18,8 +18,6 @@ from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.texts import counted
 from tupletree.topology.splits import SplitSpout, storable_split
 
-__all__ = ["SplitPlanner"]
-
 
 class SplitPlanner:
     """See the module docstring.

@@ -38,8 +38,6 @@ from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan, Words
 from tupletree.topology.model import ComponentSpec, TopologySpec
 
-__all__ = ["import_state"]
-
 SHOWN = 20
 """Faults that an error names; it says how many more there are."""
 MAX_TIME_S = 1e15

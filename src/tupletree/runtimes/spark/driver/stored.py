@@ -29,8 +29,6 @@ from tupletree.state.versions import StateFile
 from tupletree.topology.changes.upgrades import Stored
 from tupletree.tracking.pending_log import fold
 
-__all__ = ["Contents", "contents_of", "entries_since_base", "journal_gap"]
-
 
 class Contents:
     """What is stored, by component, and whose tasks it belongs to.

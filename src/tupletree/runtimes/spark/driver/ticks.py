@@ -8,8 +8,6 @@ from tupletree.config import Options
 from tupletree.tasks.ticks import tick_interval_s
 from tupletree.topology.model import BoltSpec, TopologySpec
 
-__all__ = ["TickSchedule"]
-
 
 class TickSchedule:
     """Which components' ticks are due, by monotonic time. A late tick comes once, for any number of missed intervals.

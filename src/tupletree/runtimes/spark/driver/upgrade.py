@@ -20,8 +20,6 @@ from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan, Words, plan_upgrade
 from tupletree.topology.model import TopologySpec
 
-__all__ = ["decide_upgrade", "preview_upgrade"]
-
 
 def decide_upgrade(
     path: Path, stored: Fingerprint, current: Fingerprint, upgrades: Upgrades, words: Words, tasks: Plan

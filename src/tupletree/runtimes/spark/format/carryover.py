@@ -10,8 +10,6 @@ from msgspec.structs import replace
 
 from tupletree.tracking.holds import Hold
 
-__all__ = ["CarryOver", "CarryOverPart", "CarryOverReport", "carryover_after", "files_of", "missing_files"]
-
 
 class CarryOverPart(msgspec.Struct, frozen=True, array_like=True):
     """One part of a version: which part of which file, how many frames it has, and if it is a base."""

@@ -25,35 +25,6 @@ from tupletree.tracking.pending_log import PendingChanges, PlainId, fold
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = [
-    "AckedTree",
-    "Amendment",
-    "Base",
-    "Counters",
-    "DeadEntry",
-    "EpochHeader",
-    "FailedAttempt",
-    "Messages",
-    "OpenTree",
-    "OutputFile",
-    "SettleEntry",
-    "Unsendable",
-    "WaitingFile",
-    "amended",
-    "amendment_path",
-    "count_refused",
-    "epoch_path",
-    "id_from_msgpack",
-    "numbered",
-    "read_epoch",
-    "read_epoch_header",
-    "read_settle",
-    "settle_path",
-    "write_amendment",
-    "write_epoch",
-    "write_settle",
-]
-
 
 class Unsendable(msgspec.Struct, array_like=True):
     """A message that failed before any bolt could see it: rejected by its source, not routable, not encodable.

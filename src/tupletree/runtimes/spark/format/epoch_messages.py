@@ -17,8 +17,6 @@ from tupletree.ids import MessageId
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.pending_decision import Adoption
 
-__all__ = ["ELSEWHERE", "NOT_LOGGED", "EpochMessage", "EpochMessages", "StoredPayload", "places_in"]
-
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -12,8 +12,6 @@ from tupletree.runtimes.spark.format.segments import SegmentReader
 from tupletree.runtimes.spark.format.split_messages import ReaderOf, SplitMessages
 from tupletree.runtimes.spark.format.wire import PlannedSplit
 
-__all__ = ["inputs_of", "inputs_of_log", "messages_of", "unread_inputs"]
-
 
 def inputs_of(header: EpochHeader, logged: LoggedMessages, reader_of: ReaderOf | None = None) -> list[EpochMessages]:
     """The inputs of an epoch, of which `logged` are the messages that passed through the driver."""

@@ -34,8 +34,6 @@ from tupletree.runtimes.spark.format.segments import SegmentReader
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.message_ids import id_from_plain
 
-__all__ = ["Codecs", "LogFrames", "LoggedMessages", "only_of", "openings_of"]
-
 Codecs = Mapping[tuple[str, str], ArrowCodec[Any]]
 
 _messages = msgspec.msgpack.Decoder(Messages)

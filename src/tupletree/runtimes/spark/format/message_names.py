@@ -17,8 +17,6 @@ from tupletree.runtimes.spark.format.entries import EpochHeader, epoch_path, num
 from tupletree.runtimes.spark.format.epoch_messages import I64, U64, EpochMessages, places_in
 from tupletree.runtimes.spark.format.inputs import unread_inputs
 
-__all__ = ["MessageNames"]
-
 
 class MessageNames:
     """The names of the messages of an epoch, and of those that are open since earlier ones.

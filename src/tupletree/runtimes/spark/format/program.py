@@ -30,9 +30,6 @@ from tupletree.state.versions import StateFile
 from tupletree.topology.model import ComponentSpec, TopologySpec
 from tupletree.topology.splits import is_read_on_executors
 
-__all__ = ["EpochControl", "Program", "load_program", "pack_program", "unsendable"]
-
-
 M_MMAP_THRESHOLD = -3
 LARGE_BLOCK_BYTES = 1024 * 1024
 

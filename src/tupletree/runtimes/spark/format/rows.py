@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["KEY_BITS", "keys_of", "root_ids"]
-
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 KEY_BITS = 63

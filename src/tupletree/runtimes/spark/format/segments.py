@@ -20,19 +20,6 @@ from tupletree.topology.components import Reject
 from tupletree.topology.model import TopologySpec
 from tupletree.topology.splits import Lease, LeaseReader
 
-__all__ = [
-    "PlannedSegment",
-    "SegmentReader",
-    "SegmentRow",
-    "TakeRequest",
-    "Taken",
-    "decode_segment",
-    "encode_segment",
-    "epoch_of_segment",
-    "read_segment",
-    "write_segment",
-]
-
 
 class PlannedSegment(msgspec.Struct, array_like=True, frozen=True):
     """Messages in a segment that an epoch has: an entry of the log's header, and the head of a `SEGMENT` row.

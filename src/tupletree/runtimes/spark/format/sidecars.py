@@ -13,8 +13,6 @@ from tupletree.durable import damaged, missing, pack, read_container
 from tupletree.runtimes.spark.format import wire
 from tupletree.sinks.files import written
 
-__all__ = ["part_text", "read_anchors", "read_sidecar", "read_waiting", "rows_of", "sidecar_of", "write_sidecar"]
-
 
 def part_text(part: int) -> str:
     """What the name of a further candidate of a task has after that of the first."""

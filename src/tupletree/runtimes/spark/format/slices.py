@@ -17,8 +17,6 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader
 from tupletree.runtimes.spark.format.segments import encode_segment
 
-__all__ = ["EpochSlice", "empty_slices", "rows_of_slice", "slices_of"]
-
 
 class EpochSlice(msgspec.Struct, array_like=True):
     """One partition's part of an epoch.

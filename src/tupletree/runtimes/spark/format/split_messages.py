@@ -26,9 +26,6 @@ from tupletree.topology.model import TopologySpec
 from tupletree.topology.splits import SplitSpout, read_split
 from tupletree.tracking.ledger import Entries
 
-__all__ = ["ReaderOf", "SplitMessages", "readers_of"]
-
-
 ReaderOf = Callable[[str], SplitSpout[Any]]
 """Component → a spout that reads. Raises CheckpointError if executors do not read it any more."""
 

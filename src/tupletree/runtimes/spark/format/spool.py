@@ -28,8 +28,6 @@ from tupletree.tracking.message_ids import id_from_plain, plain_id
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["Spool", "SpooledRows", "called_sinks", "file_sink_of", "lasting_fingerprint", "make_spools"]
-
 
 class _Run(msgspec.Struct, array_like=True):
     """Consecutive rows of one class: which class, how many rows, how many bytes."""

@@ -35,8 +35,6 @@ from tupletree.runtimes.statefolder import (
 from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan
 
-__all__ = ["StateDirectory", "older_copy", "spout_tasks", "stored_fingerprint"]
-
 FORMAT = 3
 
 Decide = Callable[[Path, Fingerprint, Fingerprint, Upgrades], UpgradePlan]

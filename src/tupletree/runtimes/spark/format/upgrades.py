@@ -17,8 +17,6 @@ import msgspec
 from tupletree.durable import pack, private_folder, read_container, sync_directory, write_once
 from tupletree.state.versions import StateFile
 
-__all__ = ["NO_UPGRADES", "Upgrade", "Upgrades", "write_upgrade"]
-
 T = TypeVar("T")
 
 DROPPED = " (dropped)"

@@ -31,8 +31,6 @@ from tupletree.tracking.holds import Hold, added_up
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 
-__all__ = ["Accounts", "Dropped"]
-
 
 @dataclass(frozen=True)
 class Dropped:

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 from tupletree.runtimes.spark.format.wire import StatsReport
 
-__all__ = ["CALLS", "CallCounts"]
-
 CALLS = (1, 3, 9)
 """How often a run makes a call while it raises: the first run, the second, all others.
 

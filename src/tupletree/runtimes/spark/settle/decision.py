@@ -43,8 +43,6 @@ from tupletree.tracking.pending_decision import PendingDecider, PendingDecision,
 from tupletree.tracking.pending_log import PendingChanges
 from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
 
-__all__ = ["EpochDecider", "EpochDecision", "EpochOutcomes"]
-
 BASE_EPOCHS = 64
 BASE_MESSAGES = 500_000
 """A settle entry holds a base after this many epochs or messages, which limits what a restart reads."""

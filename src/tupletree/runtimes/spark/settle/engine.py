@@ -24,8 +24,6 @@ from tupletree.tracking.attempt_notes import AttemptNotes
 from tupletree.tracking.pending_decision import PendingDecision, Times
 from tupletree.tracking.records import Died
 
-__all__ = ["Engine"]
-
 logger = logging.getLogger("tupletree.spark")
 
 

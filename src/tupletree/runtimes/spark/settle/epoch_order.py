@@ -26,8 +26,6 @@ from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.tracking.key_lines import ANY, Behaviour, Keys, Turn, Waiting, behind, keys_known, remembered, turns
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["Arrived", "EpochOrder", "KeyTable", "Ordering", "Place"]
-
 Place = tuple[int, int]
 """(number of the spout task, number of the message)"""
 

@@ -14,8 +14,6 @@ from tupletree.runtimes.spark.format.epoch_messages import EpochMessages
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["EpochRecord"]
-
 
 @dataclass
 class EpochRecord:

@@ -34,8 +34,6 @@ from tupletree.texts import marked_text
 from tupletree.tracking.outcomes import FailureKind
 from tupletree.tracking.pending_decision import Adoption
 
-__all__ = ["CountedRun", "EpochRuns"]
-
 logger = logging.getLogger("tupletree.spark")
 
 BROKEN_EXECUTIONS = 4

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from tupletree.data.frames import Root, roots_of
 from tupletree.runtimes.spark.format.entries import OpenTree, WaitingFile
 
-__all__ = ["Decided", "OpenTrees", "TreeChanges", "WaitingChanges", "WaitingRows", "WaitingRowsOfFile"]
-
 Place = tuple[str, int]
 """`WaitingFile.key` and the position of a row."""
 

@@ -16,8 +16,6 @@ from tupletree.clock import Clock
 from tupletree.errors import is_outage
 from tupletree.tracking.outages import OutageWait, ShownOutage, error_text, shown_outages
 
-__all__ = ["STATE_DIRECTORY", "Outages", "outage_in"]
-
 logger = logging.getLogger("tupletree.spark")
 
 STATE_DIRECTORY = "state directory"

@@ -33,8 +33,6 @@ from tupletree.runtimes.spark.settle.publish import final_name
 from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink
 
-__all__ = ["ChosenOutputs", "OutputChooser"]
-
 
 @dataclass
 class ChosenOutputs:

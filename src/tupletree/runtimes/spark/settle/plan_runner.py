@@ -25,8 +25,6 @@ from tupletree.runtimes.spark.settle.traceless_stages import traceless_stages
 from tupletree.runtimes.spark.shared_session import SESSIONS
 from tupletree.runtimes.spark.worker.stage_function import StageFunction, TakeFunction
 
-__all__ = ["Backend", "PlanRunner", "Report", "SparkBackend", "SparkPlanRunner"]
-
 Report = tuple[int, Any, Any]
 """(kind, head, body) of a row that left the last stage."""
 

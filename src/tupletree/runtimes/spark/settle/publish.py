@@ -40,8 +40,6 @@ from tupletree.tracking.message_ids import plain_id
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.records import Died
 
-__all__ = ["Publisher", "final_name", "letter_of", "remove"]
-
 logger = logging.getLogger("tupletree.spark")
 
 REFUSED_NOTE = "a sink refused it after its epoch was committed: its state and its rows in other sinks stay"

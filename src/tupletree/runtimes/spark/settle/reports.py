@@ -25,8 +25,6 @@ from tupletree.runtimes.spark.settle.open_trees import OpenTrees
 from tupletree.tracking.ledger import Entries, Judgement, distinct, judge
 from tupletree.tracking.outcomes import Failure
 
-__all__ = ["Reports", "Settlement"]
-
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 FULL_RUNS = 3

@@ -18,8 +18,6 @@ from tupletree.runtimes.spark.format.entries import OpenTree
 from tupletree.runtimes.spark.settle.reports import Settlement
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["RootVerdicts"]
-
 
 @dataclass
 class RootVerdicts:

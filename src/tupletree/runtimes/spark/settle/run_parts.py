@@ -12,8 +12,6 @@ from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.outages import Outages
 
-__all__ = ["RunParts"]
-
 
 @dataclass(frozen=True)
 class RunParts:

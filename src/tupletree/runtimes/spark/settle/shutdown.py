@@ -25,8 +25,6 @@ from tupletree.errors import (
     UnavailableAtStartError,
 )
 
-__all__ = ["BEYOND_RESTARTS", "Closing", "first_line", "is_final", "is_session_lost", "reason"]
-
 logger = logging.getLogger("tupletree.spark")
 
 BEYOND_RESTARTS = (

@@ -38,8 +38,6 @@ from tupletree.topology.components import Sink, SinkBatch
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.retry import RetryPolicy
 
-__all__ = ["Refusals", "SinkDelivery", "delivered_in"]
-
 logger = logging.getLogger("tupletree.spark")
 
 TAKEN_SUFFIX = ".taken"

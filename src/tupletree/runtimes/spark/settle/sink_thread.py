@@ -19,8 +19,6 @@ from typing import Any, Protocol, TypeVar
 
 from tupletree.runtimes.spark.settle.shutdown import Closing
 
-__all__ = ["SinkCalls", "SinkThread"]
-
 logger = logging.getLogger("tupletree.spark")
 
 T = TypeVar("T")

@@ -13,8 +13,6 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-__all__ = ["SparkJobs"]
-
 LARGE_FUNCTION_BYTES = 2**20
 """From here on PySpark sends functions through a broadcast."""
 

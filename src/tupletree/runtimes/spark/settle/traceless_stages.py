@@ -14,8 +14,6 @@ from __future__ import annotations
 from tupletree.routing.plan import Plan
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["traceless_stages"]
-
 
 def traceless_stages(plan: Plan) -> int:
     """How many stages at the beginning of a plan leave no trace: 0 or 1, and never all: the last one sends nothing."""

@@ -25,8 +25,6 @@ from tupletree.errors import InternalError, ProcessingTimeoutError
 from tupletree.runtimes.spark.worker.pacing import Pacing
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
-__all__ = ["AsyncBoltTask"]
-
 ONE_AT_A_TIME = frozenset({"state", "collector", "context"})
 """What only one call may use at a time."""
 

@@ -20,8 +20,6 @@ from typing import Self
 from tupletree.bolts.failures import OUR_MODULES
 from tupletree.errors import ProcessingTimeoutError
 
-__all__ = ["CallTimeout"]
-
 RETRY_S = 0.01
 """The next check if the call is just in code of ours, such as a collector, which must not be interrupted."""
 

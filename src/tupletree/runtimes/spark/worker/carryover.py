@@ -24,8 +24,6 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import CarryOver, CarryOverPart, CarryOverReport
 from tupletree.tasks.orders import carried, released
 
-__all__ = ["CarryOverFiles", "TaskCarryOver"]
-
 MAX_PARTS = 32
 """Parts of one version: each may be a file to open."""
 

@@ -33,8 +33,6 @@ from tupletree.data.frames import Frame, Root, apart, picked, roots_of
 from tupletree.durable import DECODE_ERRORS, open_file
 from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
-__all__ = ["Blame", "CrashHistory", "CrashMarker", "CrashingWorkError", "MarkedPlace", "sweep_markers"]
-
 CRASHES_BEFORE_BLAME = 2
 """Attempts that must have crashed on a message before it is blamed."""
 

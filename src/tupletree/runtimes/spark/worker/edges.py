@@ -12,8 +12,6 @@ from tupletree.data.frames import Frame, Root
 from tupletree.runtimes.spark.format import wire
 from tupletree.tracking.ledger import Entries, combine
 
-__all__ = ["Edges"]
-
 
 class Edges:
     """The edges of one run. Every frame is `born` before it ends, unless another run emitted it."""

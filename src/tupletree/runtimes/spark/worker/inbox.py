@@ -15,8 +15,6 @@ from tupletree.data.frames import ColumnFrame, Frame
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer, SpillSlot
 
-__all__ = ["OBJECT_BYTES", "Inbox", "Outgoing", "QueuedFrame", "QueuedFrames"]
-
 OBJECT_BYTES = 200
 """About what a tuple takes as a Python object beyond the bytes of its fields."""
 

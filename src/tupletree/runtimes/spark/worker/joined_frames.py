@@ -14,8 +14,6 @@ from tupletree.data.columns import Anchors, ArrowColumns
 from tupletree.data.frames import ColumnFrame, Frame, without
 from tupletree.runtimes.spark.worker.edges import Edges
 
-__all__ = ["join_frames"]
-
 JOINED_ROWS = 65_536
 """Rows of one call at most. Of four times as many the arrays no longer fit a processor's cache, and a call takes as
 long as those for frames that are not joined."""

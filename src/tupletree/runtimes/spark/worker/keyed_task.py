@@ -18,8 +18,6 @@ from tupletree.state.store import OpenSegments, StateCodec, TaskStore
 from tupletree.state.versions import STATE_SUFFIX, files_of, groups_of_task
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["StatefulTask"]
-
 logger = logging.getLogger("tupletree.spark.state")
 
 _segments = OpenSegments()

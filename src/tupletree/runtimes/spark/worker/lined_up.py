@@ -20,8 +20,6 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.epoch_messages import I64
 from tupletree.runtimes.spark.worker.edges import Edges
 
-__all__ = ["Decoded", "LinedUp", "Queued", "Tuples", "root_of_each"]
-
 T = TypeVar("T")
 
 FRAME_TUPLES = 4096

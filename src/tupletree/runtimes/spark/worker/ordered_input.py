@@ -28,8 +28,6 @@ from tupletree.state.keys import KeyFunctions, ordered_keys
 from tupletree.topology.model import BoltSpec, ComponentSpec, TopologySpec
 from tupletree.tracking.key_lines import ANY
 
-__all__ = ["Held", "OrderedInput", "PlacesOf"]
-
 PlacesOf = Callable[[wire.U64], tuple[I64, I64]]
 """Roots → the numbers of their spout tasks; and those of their messages, each that of its first emission, or 0."""
 

@@ -11,8 +11,6 @@ import time
 
 from tupletree.tracking.rate_limit import RateLimit
 
-__all__ = ["Pacing"]
-
 monotonic = time.monotonic
 sleep = time.sleep
 

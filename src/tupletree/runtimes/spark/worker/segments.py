@@ -16,8 +16,6 @@ from tupletree.runtimes.spark.format.segments import PlannedSegment, read_segmen
 from tupletree.runtimes.spark.worker.splits import FRAME_TUPLES, sendable
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["messages_of"]
-
 
 def messages_of(
     planned: PlannedSegment, directory: Path, component: ComponentSpec, fail: FailureMaker, skip: AbstractSet[int]

@@ -27,8 +27,6 @@ from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer, SpillSlot
 from tupletree.tasks.orders import Numbers, Ordering
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["Destinations", "Sender"]
-
 MOST_PART_BYTES = 16 * 1024 * 1024
 LEAST_PART_BYTES = 64 * 1024
 """Memory, about, of the tuples of a chunk: an eighth of what the stage may hold, between these limits."""

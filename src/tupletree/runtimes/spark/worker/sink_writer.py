@@ -26,8 +26,6 @@ from tupletree.topology.model import BoltSpec, ComponentSpec
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-__all__ = ["SinkTask", "takes_columns"]
-
 
 # More than 12 attributes: one candidate and its sidecar while they are written.
 class SinkTask:

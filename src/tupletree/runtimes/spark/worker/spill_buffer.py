@@ -13,8 +13,6 @@ from typing import IO, Any
 
 from tupletree.errors import InternalError, ProcessingError
 
-__all__ = ["SpillBuffer", "SpillSlot"]
-
 LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"
 """Environment variable by which Spark tells its Python workers where executors keep what they spill."""
 

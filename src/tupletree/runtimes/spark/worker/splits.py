@@ -23,8 +23,6 @@ from tupletree.topology.model import ComponentSpec, StreamSpec
 from tupletree.topology.splits import read_split
 from tupletree.tracking.outcomes import Failure, FailureKind
 
-__all__ = ["FRAME_TUPLES", "rejection", "rows_of", "sendable", "wrong_class"]
-
 
 def rows_of(
     planned: PlannedSplit, component: ComponentSpec, fail: FailureMaker, skip: AbstractSet[int]

@@ -62,8 +62,6 @@ from tupletree.tracking.outages import error_text
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.work_done import WorkDone
 
-__all__ = ["StageRun", "TaskIdentity", "run_stage"]
-
 logger = logging.getLogger("tupletree.spark.stage")
 
 OUTAGE_PAUSES_S = (0.1, 0.2, 0.4)

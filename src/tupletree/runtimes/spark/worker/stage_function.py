@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pyspark.messages.socket.spark_socket_message_receiver import SparkSocketMessageReceiver
     from pyspark.messages.zero_copy_byte_stream import ZeroCopyByteStream
 
-__all__ = ["StageFunction", "TakeFunction", "end_in_silence"]
-
 _tasks = count(1)
 """Of this worker process."""
 

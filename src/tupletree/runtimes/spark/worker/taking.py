@@ -16,8 +16,6 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import load_program
 from tupletree.runtimes.spark.format.segments import Taken, TakeRequest, write_segment
 
-__all__ = ["take"]
-
 
 def take(blob: bytes, request: TakeRequest, unique: int) -> bytes:
     """Take what a request says; returns an encoded `Taken`.

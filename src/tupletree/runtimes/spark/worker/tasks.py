@@ -11,8 +11,6 @@ from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.runtimes.spark.worker.pacing import Pacing
 from tupletree.topology.model import ComponentSpec
 
-__all__ = ["TASKS", "BoltWork", "task_of"]
-
 BoltWork = BoltTask | ArrowTask
 
 TASKS = (BoltTask, ArrowTask)
