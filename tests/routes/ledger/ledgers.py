@@ -13,6 +13,7 @@ from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.document.spec import ErrorHandling
 from tupletree.routes.ids import child_id
 from tupletree.routes.ledger import Arrival, ArrivalAnswer, Ledger, LedgerRules, NewMessage, SettleEffects
+from tupletree.routes.ledger.arriving import own_headers
 from tupletree.routes.messages import Child, Outcome, Settlement, Standing
 
 __all__ = ["RULES", "Bench", "bench", "child", "rules"]
@@ -89,7 +90,7 @@ class Bench:
             executions=verdict.executions,
             attempt=verdict.attempt,
             body=one.message.body,
-            headers=dict(one.message.headers),
+            headers=own_headers(one.message.headers),
         )
 
     def settle(self, *settlements: Settlement) -> SettleEffects:

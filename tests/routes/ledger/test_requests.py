@@ -142,6 +142,67 @@ def test_a_message_that_others_published_can_be_replayed(shop: Bench) -> None:
     assert shop.ledger.message(f"{one.id}~1") is not None
 
 
+@pytest.mark.timeout(60)  # where an id was there before, the transaction began again for ever
+def test_a_message_that_dies_again_after_its_replay_goes_to_the_dead_letter_queue_again(shop: Bench) -> None:
+    execution = shop.start()
+    [first] = shop.take("a")
+    shop.end(first, "done", "c")
+    for _ in range(3):
+        [one] = shop.take("c", 10)
+        shop.end(one, "failed", reason="no")
+        [letter] = shop.take("d", 10)
+        assert letter.headers["tupletree-dead-message"] == one.id
+        shop.end(letter)
+        assert shop.ledger.replay([one.id])
+        shop.drain()
+    [one] = shop.take("c", 10)
+    assert [done.execution for done in shop.end(one).completed] == [execution]
+
+
+@pytest.mark.parametrize("how", ["failed", "lost"])
+def test_what_is_made_of_a_replayed_message_is_not_taken_for_it(shop: Bench, how: str) -> None:
+    """Its dead letter in a queue that a route reads, and its copy in another execution."""
+    shop.start()
+    [first] = shop.take("a")
+    shop.end(first, "done", "c")
+    [one] = shop.take("c")
+    shop.end(one, "failed", reason="no")
+    shop.end(*shop.take("d"))
+    assert shop.ledger.replay([one.id])
+    shop.drain()
+    if how == "lost":
+        for _ in range(MAX_LOST):
+            shop.arrive(shop.lease("c"), "c")
+            shop.wait(31)
+        assert [answer.action for answer in shop.arrive(shop.lease("c"), "c")] == ["ack"]
+        shop.drain()
+    else:
+        shop.end(*shop.take("c"), "failed", reason="no")
+    [letter] = shop.take("d", 10)
+    assert letter.executions == one.executions
+    shop.end(letter)
+    execution, [copy] = shop.ledger.replay_into([one.id], RULES)
+    shop.drain()
+    found = [answer for answer in shop.arrive(shop.lease("c", 10), "c") if answer.action == "work"]
+    assert [(answer.id, answer.executions) for answer in found] == [(copy.as_id, (execution,))]
+
+
+def test_a_replay_does_not_bring_back_a_cancelled_execution(shop: Bench) -> None:
+    cancelled, live = shop.start(on_complete="ended"), shop.start(on_complete="ended")
+    first, second = shop.take("a", 2)
+    shop.settle(Settlement(messages=[first, second], outcome="done", children=[child([first, second], "b")]))
+    [merged] = shop.take("b")
+    shop.ledger.cancel(cancelled, "no use")
+    shop.end(merged, "failed", reason="no", permanent=True)
+    assert shop.ledger.replay([merged.id])
+    shop.drain()
+    states = {one.id: one.state for one in shop.ledger.executions()}
+    assert states == {cancelled: "cancelled", live: "running"}
+    [again] = shop.take("b", 10)
+    assert again.executions == (live,)
+    assert {one.execution: one.state for one in shop.end(again).completed} == {cancelled: "cancelled", live: "completed"}
+
+
 def test_the_account_of_a_message_says_where_it_is_and_what_became_of_it(shop: Bench) -> None:
     execution = shop.start()
     [first] = shop.take("a")

@@ -233,6 +233,45 @@ def test_a_dead_letter_goes_to_the_queue_that_the_route_names(tmp_path: Path) ->
     assert decode(letter.message.body) == {"do": {"a": "raise"}, "id": 4}
 
 
+class Mended(Adapter[Config]):
+    """Refuses everything until it is mended."""
+
+    is_mended = False
+
+    async def process(self, context: PipelineContext) -> AdapterResult:
+        if not Mended.is_mended:
+            raise ValueError("not yet")
+        return AdapterResult(context.message)
+
+
+@pytest.mark.parametrize("start", RUNTIMES)
+def test_what_comes_of_a_replayed_dead_letter_is_worked_by_the_routes_that_follow(
+    tmp_path: Path, start: Callable[[Pipeline], PipelineRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mended, "is_mended", False)
+    p = pipeline(
+        tmp_path,
+        route("one", adapter(Mended), adapter(Countdown), inbound="q", out=("q.two", "q.one")),
+        route("two", adapter(Asked), out=("q.end",)),
+        route("again", adapter(Countdown), inbound="q.one", out=("q.one",)),
+        route("end"),
+    )
+    with start(p) as run:
+        begun = run.execute({"left": 3}, route="one")
+        assert begun.wait(HANG_S).state == "failed"
+        Mended.is_mended = True
+        [dead] = run.services.ledger.messages(begun.id, state="dead")
+        assert run.services.ledger.replay([dead.id])
+        assert begun.wait(HANG_S).state == "completed"
+        assert len(run.services.ledger.executions("p")) == 1
+        assert states(run, begun.id) == {
+            "one": {"done": 1},
+            "two": {"done": 1},
+            "again": {"done": 2, "filtered": 1},
+            "end": {"done": 1},
+        }
+
+
 def test_an_attempt_that_is_stopped_does_not_count(tmp_path: Path) -> None:
     p = pipeline(tmp_path, route("one", adapter(Asked, say="a", seconds=60.0)))
     with p.run() as run:

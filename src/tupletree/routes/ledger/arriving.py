@@ -45,6 +45,13 @@ _DOCUMENT = st.Statement(sa.select(documents.c.number).where(documents.c.hash ==
 _INSERT_DOCUMENT = st.insert_or_ignore(documents, "hash", "document", "versions")
 
 
+def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers of a message as they were before its replay: what is made of it is another message."""
+    own = dict(headers)
+    own.pop(REPLAY_HEADER, None)
+    return own
+
+
 def document_number(session: Session, document: str, versions: Mapping[str, str]) -> int:
     """Of the stored copy of a document and its adapters' versions."""
     text = json.dumps(dict(sorted(versions.items())))
@@ -224,7 +231,7 @@ def _judge(
 def _lost(entry: MessageEntry, arrival: Arrival) -> Settlement:
     standing = Standing(
         id=entry.id, route=entry.route, queue=entry.queue, handle="", executions=(), attempt=entry.failures + 1,
-        body=arrival.body, headers=dict(arrival.headers),
+        body=arrival.body, headers=own_headers(arrival.headers),
     )  # fmt: skip
     return Settlement(
         messages=[standing],

@@ -246,9 +246,11 @@ class Changes:
             delta[PENDING] += 1
             execution = self.executions[number]
             if execution.ended_s is not None:
-                execution.ended_s, execution.state = None, "running"
+                execution.ended_s = None
+                if not execution.is_cancelled:
+                    execution.state = "running"
                 execution.run += 1
-                self._gone_on.append((number,))
+                self._gone_on.append((execution.state, number))
             execution.changed = True
             execution.open += 1
             execution.dead -= 1

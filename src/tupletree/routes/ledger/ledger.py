@@ -28,7 +28,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from tupletree.errors import ConfigError
+from tupletree.errors import ConfigError, InternalError
 from tupletree.queues import Delivery, Failure, Letter, Message, RefusedMessagesError
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.ids import init_id, stranger_execution
@@ -52,6 +52,9 @@ from tupletree.routes.ledger.values import (
     SettleEffects,
 )
 from tupletree.routes.messages import Settlement
+
+MOST_RACES = 1000
+"""Transactions in a row that another process was quicker than: each time it has registered something."""
 
 
 class Ledger(Questions):
@@ -504,11 +507,12 @@ class Ledger(Questions):
         self._store.close()
 
     def _write(self, work: Callable[[Session], T]) -> T:
-        while True:
+        for _ in range(MOST_RACES):
             try:
                 return self._store.write(work)
             except RaceError:
                 continue
+        raise InternalError("a transaction of the ledger met a message that is there already, again and again")
 
 
 def _failure(retry: Retry) -> Failure:

@@ -16,7 +16,7 @@ from tupletree.errors import ConfigError
 from tupletree.queues import Message
 from tupletree.routes.ids import child_id
 from tupletree.routes.ledger import statements as st
-from tupletree.routes.ledger.arriving import REPLAY_HEADER, document_number
+from tupletree.routes.ledger.arriving import REPLAY_HEADER, document_number, own_headers
 from tupletree.routes.ledger.changes import CHUNK, Changes, MessageEntry, headers_text, in_chunks
 from tupletree.routes.ledger.stores import Session
 from tupletree.routes.ledger.tables import counts, dead, documents, edges, executions, members, messages
@@ -242,7 +242,7 @@ def _letters(session: Session, changes: Changes) -> list[tuple[MessageEntry, byt
     found = []
     for chunk in in_chunks(sorted(entries)):
         for seq, body, headers in session.rows(_DEAD, chunk):
-            found.append((entries[seq], bytes(body), json.loads(headers) if headers else {}))
+            found.append((entries[seq], bytes(body), own_headers(json.loads(headers)) if headers else {}))
     return found
 
 

@@ -177,7 +177,8 @@ class Settling:
             self.effects.letters.append(ToDeadLetter(standing, entry.reason))
             return
         self.effects.acks.append(standing)
-        name = child_id((entry.id,), entry.route, -1, entry.failures, queue)
+        # A replay counts failures from 0 again.
+        name = child_id((entry.id,), entry.route, -1 - entry.replays, entry.failures, queue)
         headers = {
             **standing.headers,
             "tupletree-dead-message": entry.id,

@@ -224,6 +224,6 @@ REOPEN = Statement(
 REOPEN_EXECUTION = Statement(
     sa.update(executions)
     .where(_e.number == param("number_"), _e.ended_s.is_not(None))
-    .values(state="running", ended_s=None, told=0, run=_e.run + 1),
-    "number_",
-)
+    .values(state=param("state_"), ended_s=None, told=0, run=_e.run + 1),
+    "state_", "number_",
+)  # fmt: skip

@@ -18,7 +18,7 @@ from tupletree.errors import ConnectorError
 from tupletree.queues import Broker, Delivery, Failure, Letter, connect
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
-from tupletree.routes.ledger.arriving import arrivals_of
+from tupletree.routes.ledger.arriving import arrivals_of, own_headers
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Completed, LedgerRules, NewMessage, SettleEffects, ToDeadLetter
 from tupletree.routes.lineage import tell_completed
@@ -263,7 +263,7 @@ class Services:
                     Work(
                         messages=[standing],
                         body=message.body,
-                        headers=dict(message.headers),
+                        headers=own_headers(message.headers),
                         parents=verdict.parents,
                         trace=_trace_of(message.headers),
                     )
