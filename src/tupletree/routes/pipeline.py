@@ -238,10 +238,11 @@ class PipelineRun:
                 expected=", ".join(self.spec.routes),
             )
         message = NewMessage(queue=reader.inbound.queue, body=encode(chosen.payload), headers=chosen.headers)
-        started = self.services.start(message, execution)
-        with self._changed:
-            self._begun.add(started)
-        return ExecutionHandle(self, started)
+        execution = execution or secrets.token_hex(12)
+        if self.handle is not None:  # only what runs here can be interrupted
+            with self._changed:
+                self._begun.add(execution)  # before it may be complete
+        return ExecutionHandle(self, self.services.start(message, execution))
 
     def _route_of(self, route: str) -> str:
         if route:

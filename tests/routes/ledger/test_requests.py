@@ -200,7 +200,10 @@ def test_a_replay_does_not_bring_back_a_cancelled_execution(shop: Bench) -> None
     assert states == {cancelled: "cancelled", live: "running"}
     [again] = shop.take("b", 10)
     assert again.executions == (live,)
-    assert {one.execution: one.state for one in shop.end(again).completed} == {cancelled: "cancelled", live: "completed"}
+    assert {one.execution: one.state for one in shop.end(again).completed} == {
+        cancelled: "cancelled",
+        live: "completed",
+    }
 
 
 def test_the_account_of_a_message_says_where_it_is_and_what_became_of_it(shop: Bench) -> None:

@@ -80,7 +80,7 @@ class Settling:
     def settle(self, settlement: Settlement) -> None:
         """Apply one settlement."""
         for child in settlement.children:
-            if child.headers and (fault := _fault_of(child)):
+            if child.headers and (fault := fault_of(child.queue, child.headers)):
                 settlement = msgspec.structs.replace(
                     settlement,
                     outcome="failed",
@@ -220,13 +220,13 @@ class Settling:
         return self._rules.error_handling.get(entry.route, _NO_RETRIES)
 
 
-def _fault_of(child: Child) -> str:
-    """Why no broker could take a child. Found here, as its batch would never be published then."""
-    for text in (*child.headers, *child.headers.values()):
+def fault_of(queue: str, headers: Mapping[str, str]) -> str:
+    """Why no broker could take a child with these headers. Its batch would never be published then."""
+    for text in (*headers, *headers.values()):
         try:
             text.isascii() or text.encode()
         except (UnicodeEncodeError, AttributeError):
-            return f"what it made for queue {child.queue!r} has a header that is no text: {text!r:.100}"
+            return f"what it made for queue {queue!r} has a header that is no text: {text!r:.100}"
     return ""
 
 

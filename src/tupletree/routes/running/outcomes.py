@@ -14,6 +14,7 @@ from tupletree.errors import PermanentError
 from tupletree.routes.adapters.contract import Emitted, RouteMessage
 from tupletree.routes.document.spec import RouteSpec
 from tupletree.routes.ids import child_id
+from tupletree.routes.ledger.settling import fault_of
 from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Standing, Work
 from tupletree.routes.payloads import encode
 
@@ -62,9 +63,15 @@ def call_records(
 def published(
     route: RouteSpec, parents: Sequence[str], message: RouteMessage, body: bytes, queues: Sequence[str], index: int = 0
 ) -> list[Child]:
-    """What came out of the last adapter, as children for these queues."""
+    """What came out of the last adapter, as children for these queues.
+
+    Raises:
+        PermanentError: a header is no text.
+    """
     position = len(route.adapters)
     headers = dict(message.headers)
+    if headers and queues:
+        _check_headers(queues[0], headers)
     return [
         Child(id=child_id(parents, route.name, position, index, queue), queue=queue, body=body, headers=headers)
         for queue in queues
@@ -99,7 +106,7 @@ def routed(
     """What an adapter emitted, as children for the queues that they are for.
 
     Raises:
-        PermanentError: one names a queue that is not outbound, or there is none.
+        PermanentError: one names a queue that is not outbound, or there is none, or has a header that is no text.
         PayloadError: one cannot be published.
     """
     children = []
@@ -117,6 +124,8 @@ def routed(
             raise no_outbound(route, "")
         body = encode(one.payload)
         own = {**headers, **one.headers}
+        if own:
+            _check_headers(one.queue or route.outbound[0], own)
         children += [
             Child(
                 id=child_id(parents, route.name, position, index, queue),
@@ -128,6 +137,12 @@ def routed(
             for queue in ([one.queue] if one.queue else route.outbound)
         ]
     return children
+
+
+def _check_headers(queue: str, headers: Mapping[str, str]) -> None:
+    """Here the message still has what was delivered, which its dead letter keeps; the ledger has no payload of it."""
+    if fault := fault_of(queue, headers):
+        raise PermanentError(fault)
 
 
 def no_outbound(route: RouteSpec, queue: str) -> PermanentError:

@@ -226,7 +226,7 @@ class QueueSpout(AsyncSpout[Work]):
                 if not self._out:
                     continue
                 if executions:
-                    await asyncio.to_thread(self._services.look_for_cancelled, executions)
+                    await asyncio.to_thread(self._services.look_for_cancelled, self._route.name, executions)
                 if self._loop.time() - extended_s >= lease_s * KEEP_PART:
                     now_s = self._loop.time()
                     handles = [one.handle for one in self._out.values()]

@@ -108,7 +108,7 @@ class Services:
         self._published: dict[str, list[Callable[[], None]]] = {}
         self._noticing: list[Callable[[Completed], None]] = []
         self._telling: list[Callable[[Completed], None]] = []
-        self._cancelled: frozenset[str] = frozenset()
+        self._cancelled: dict[str, frozenset[str]] = {}  # route → those that were cancelled of what it works
         self.rules = run.rules()
         try:
             for queue in run.queues:
@@ -241,7 +241,12 @@ class Services:
             deliveries, verdicts = self.ledger.lease(queue, route.name, self.rules, limit, lease_s=lease_s)
         else:
             deliveries = broker.lease(queue, limit, lease_s=lease_s)
-            verdicts = self.ledger.arrive(arrivals_of(deliveries, queue, route.name), self.rules)
+            try:
+                verdicts = self.ledger.arrive(arrivals_of(deliveries, queue, route.name), self.rules)
+            except ConnectorError:
+                failures = [Failure(handle=one.handle, reason="the ledger is away", counts=False) for one in deliveries]
+                self._outgoing.tell(self.url_of(queue), partial(broker.fail, failures))
+                raise
         works: list[Work] = []
         leased: dict[str, Delivery] = {}
         acks: list[str] = []
@@ -281,12 +286,14 @@ class Services:
                         counts=False,
                     )
                 )
+        # A broker that is away now hears of it later: raised here, it would lose what is to be worked.
+        tell = partial(self._outgoing.tell, self.url_of(queue))
         if acks:
-            broker.ack(acks)
+            tell(partial(broker.ack, acks))
         if back:
-            broker.fail(back)
+            tell(partial(broker.fail, back))
         if letters:
-            self._dead_letter(broker, route, letters)
+            tell(partial(self._dead_letter, broker, route, letters))
         return works, leased
 
     def is_above_high_water(self, route: RouteSpec, exempt: frozenset[str]) -> bool:
@@ -399,12 +406,12 @@ class Services:
 
     def is_cancelled(self, execution: str) -> bool:
         """Whether an execution was cancelled, as far as this process knows."""
-        return execution in self._cancelled
+        return any(execution in of_route for of_route in [*self._cancelled.values()])
 
-    def look_for_cancelled(self, executions: Iterable[str]) -> None:
-        """Ask the ledger which of these were cancelled."""
+    def look_for_cancelled(self, route: str, executions: Iterable[str]) -> None:
+        """Ask the ledger which of these, that a route works, were cancelled."""
         try:
-            self._cancelled = frozenset(self.ledger.cancelled([*dict.fromkeys(executions)]))
+            self._cancelled[route] = frozenset(self.ledger.cancelled([*dict.fromkeys(executions)]))
         except ConnectorError as error:
             logger.warning("whether executions are cancelled cannot be told now: %s", error.what)
 
@@ -456,16 +463,16 @@ class _Registry:
     def release(self, run: RunSpec) -> None:
         """One user less; the last one closes them."""
         with self._lock:
-            found, users = self._open.pop(run.key)
+            found, users = self._open[run.key]
             if users > 1:
                 self._open[run.key] = found, users - 1
                 return
+            del self._open[run.key]
         found.close()
 
     def find(self, key: str) -> Services | None:
-        """The services of a run, if this process has them."""
-        with self._lock:
-            found = self._open.get(key)
+        """The services of a run, if this process has them. Without the lock: others may be connecting under it."""
+        found = self._open.get(key)
         return found[0] if found is not None else None
 
 

@@ -206,7 +206,7 @@ class StatefulBolt(AdapterBolt):
                 self._unprocessed = before
                 raise
             self._must_check = True  # raised there: here, what the messages came to would be lost with it
-        self._hold([*self._members])
+        self._hold_members()
         return released
 
     def due_s(self) -> float | None:
@@ -232,7 +232,7 @@ class StatefulBolt(AdapterBolt):
                 try:
                     self._process(released)
                 finally:
-                    self._hold([*self._members])
+                    self._hold_members()
             released += self._asked(self._stateful.check, time_s)
         except Exception as error:
             if not is_outage(error):
@@ -260,6 +260,9 @@ class StatefulBolt(AdapterBolt):
         gone = {id(one) for one in tuples}
         self._members = {name: one for name, one in self._members.items() if id(one.held) not in gone}
         self._unprocessed = [one for one in self._unprocessed if id(one.held) not in gone]
+
+    def _hold_members(self) -> None:
+        self._hold([one for member in self._members.values() for one in member.ids])
 
     def _process(self, released: list[Release]) -> None:
         """Call `process` for what is unprocessed, in order. What comes of each is added to `released` at once.

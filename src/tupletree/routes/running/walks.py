@@ -264,9 +264,9 @@ class Walk:
         queues = [self._queue] if self._queue else self.route.outbound
         try:
             body = encode(message.payload) if queues else b""
-        except Exception as error:  # noqa: BLE001 - a payload that cannot be published fails the attempt
+            children = published(self.route, self.ids, message, body, queues)
+        except Exception as error:  # noqa: BLE001 - what cannot be published fails the attempt
             return failed(self.work, error, self.adapter)
-        children = published(self.route, self.ids, message, body, queues)
         return Settlement(messages=self.work.messages, outcome="done", children=[*self._emitted, *children])
 
     def passed(self, position: int) -> Settlement | Work:
