@@ -32,6 +32,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         attempt: from 1; deliveries whose work was cancelled do not count.
         body, headers: as delivered, where the attempt failed or adapters before have changed them: what a dead letter
             holds. Else empty.
+        replays: how often it was dead before, and was tried again.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempt: int
     body: bytes = b""
     headers: dict[str, str] = {}
+    replays: int = 0
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True, gc=False):

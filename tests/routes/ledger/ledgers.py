@@ -89,6 +89,7 @@ class Bench:
             handle=one.handle,
             executions=verdict.executions,
             attempt=verdict.attempt,
+            replays=verdict.replays,
             body=one.message.body,
             headers=own_headers(one.message.headers),
         )

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests.routes.ledger.ledgers import QUEUES, Bench, bench, child, rules
-from tupletree.queues import Message
+from tupletree.queues import Failure, Message
 from tupletree.routes.ids import child_id, init_id, stranger_id
 from tupletree.routes.ledger import Ledger, NewMessage, SettleEffects, ToDeadLetter
 from tupletree.routes.ledger.stores import DatabaseStore, QueueFileStore, Session
@@ -53,8 +53,11 @@ def fan_out(message: str, route: str) -> list[str]:
     return ["out"] * drawn.randint(0, 1)
 
 
-def expected(message: str, queue: str) -> Iterator[tuple[str, str, int]]:
-    """(id, state, failures) of a message and everything that comes of it, when all of it is settled."""
+def expected(message: str, queue: str, replays: Counter[str]) -> Iterator[tuple[str, str, int]]:
+    """(id, state, failures) of a message and everything that comes of it, when all of it is settled.
+
+    A message that was dead and was replayed comes to the same again.
+    """
     route = RULES.readers.get(queue, "")
     if not route:
         yield message, "unrouted", 0
@@ -66,12 +69,13 @@ def expected(message: str, queue: str) -> Iterator[tuple[str, str, int]]:
     if outcome in ("failed", "permanent"):
         yield message, "dead", attempt
         if letters := retries.dead_letter_queue:
-            yield from expected(child_id((message,), route, -1, attempt, letters), letters)
+            for life in range(replays[message] + 1):
+                yield from expected(child_id((message,), route, -1 - life, attempt, letters), letters, replays)
         return
     yield message, outcome, attempt - 1
     if outcome == "done":
         for index, to in enumerate(fan_out(message, route)):
-            yield from expected(child_id([message], route, 0, index, to), to)
+            yield from expected(child_id([message], route, 0, index, to), to, replays)
 
 
 @dataclass
@@ -140,9 +144,10 @@ class World:
         for _ in range(steps):
             process = self.draw.choice(self.processes)
             step = self.draw.choices(
-                [self.start, self.publish, self.lease, self.settle, self.repeat, self.drain, self.wait, self.cancel],
-                [3, 2, 14, 10, 2, 3, 5, 0.7],
-            )[0]
+                [self.start, self.publish, self.lease, self.settle, self.repeat, self.drain, self.wait, self.cancel,
+                 self.replay, self.pause],
+                [3, 2, 14, 10, 2, 3, 5, 0.7, 1.5, 1],
+            )[0]  # fmt: skip
             try:
                 step(process)
             except CrashedError:
@@ -151,6 +156,8 @@ class World:
         self.crash_rate = 0.0
         for process in self.processes:
             process.in_hand = []
+        for execution, _, _ in self.begun:
+            self.bench.ledger.resume(execution)
         self.finish(self.processes[0])
 
     def finish(self, process: Process) -> None:
@@ -208,6 +215,8 @@ class World:
                 process.in_hand.append(one.standing(delivery, verdict, queue))
             elif verdict.action == "ack":
                 self.bench.broker.ack([delivery.handle])
+            elif verdict.action == "give_back":
+                self.bench.broker.fail([Failure(handle=delivery.handle, delay_s=5.0, counts=False)])
             else:
                 assert verdict.action == "dead_letter"
                 effects = SettleEffects()
@@ -292,6 +301,18 @@ class World:
             self.cancelled.add(execution)
             process.ledger.cancel(execution)
 
+    def replay(self, process: Process) -> None:
+        """Dead messages are tried again."""
+        dead = [name for (name,) in self.rows("SELECT id FROM tupletree_route_messages WHERE state = 7 ORDER BY seq")]
+        process.ledger.replay(self.draw.sample(dead, min(len(dead), 2)))
+
+    def pause(self, process: Process) -> None:
+        """Pause an execution, or let it go on."""
+        started = [execution for execution, _, _ in self.begun if execution]
+        if started:
+            execution = self.draw.choice(started)
+            _ = process.ledger.pause(execution) or process.ledger.resume(execution)
+
     # The oracle.
 
     def rows(self, statement: str) -> list[Any]:
@@ -327,7 +348,7 @@ class World:
         assert [one for one in executions if not one.ended_s] == []
         ended = self.bench.broker.peek("ended", limit=10_000)
         told = Counter(one.message.headers["tupletree-execution"] for one in ended)
-        assert told == dict.fromkeys([one.id for one in executions], 1)
+        assert told == {one.id: one.run for one in executions}, "each time that it was complete"
         # A process that ends just after it took it upon itself to tell has told nobody: never twice.
         assert set(self.told.values()) <= {1}
         assert ledger.completed_not_told() == []
@@ -342,10 +363,11 @@ class World:
             for execution in executions
             for one in ledger.messages(execution.id, limit=10_000)
         }
+        replays = Counter(dict(self.rows("SELECT id, replays FROM tupletree_route_messages")))
         wanted: dict[str, tuple[str, int]] = {}
         loose: set[str] = set()  # of cancelled executions: any part of it, and nothing else
         for execution, message, queue in self.begun:
-            tree = {name: (state, failures) for name, state, failures in expected(message, queue)}
+            tree = {name: (state, failures) for name, state, failures in expected(message, queue, replays)}
             if execution in self.cancelled:
                 loose.update(tree)
             else:
@@ -371,8 +393,18 @@ class World:
             "SELECT CASE WHEN name = '' THEN id ELSE name END FROM tupletree_route_messages"
             " WHERE state = 7 AND route IN ('A', 'B')"
         )
-        held = [one.message.id for queue in "ab" for one in self.bench.broker.peek(queue, "dead", 10_000)]
-        assert sorted(held) == sorted(row[0] for row in dead)
+        held = Counter(one.message.id for queue in "ab" for one in self.bench.broker.peek(queue, "dead", 10_000))
+        assert set(held.values()) <= {1}
+        replayed = [
+            one.message.id
+            for queue in "ab"
+            for one in self.bench.broker.peek(queue, "dead", 10_000)
+            if one.message.id not in {row[0] for row in dead}
+        ]
+        assert {row[0] for row in dead} <= set(held)
+        lives = {row[0] for row in self.rows("SELECT id FROM tupletree_route_messages WHERE replays > 0")}
+        lives |= {stranger for stranger in replayed if stranger.startswith("m")}
+        assert {name.partition("~")[0] for name in replayed} <= lives, "of what was replayed its letter stays"
 
     def close(self) -> None:
         """Close everything."""

@@ -167,7 +167,8 @@ def test_what_is_made_of_a_replayed_message_is_not_taken_for_it(shop: Bench, how
     shop.end(first, "done", "c")
     [one] = shop.take("c")
     shop.end(one, "failed", reason="no")
-    shop.end(*shop.take("d"))
+    [letter] = shop.take("d")
+    shop.end(letter)
     assert shop.ledger.replay([one.id])
     shop.drain()
     if how == "lost":
@@ -177,7 +178,8 @@ def test_what_is_made_of_a_replayed_message_is_not_taken_for_it(shop: Bench, how
         assert [answer.action for answer in shop.arrive(shop.lease("c"), "c")] == ["ack"]
         shop.drain()
     else:
-        shop.end(*shop.take("c"), "failed", reason="no")
+        [again] = shop.take("c")
+        shop.end(again, "failed", reason="no")
     [letter] = shop.take("d", 10)
     assert letter.executions == one.executions
     shop.end(letter)
@@ -185,6 +187,24 @@ def test_what_is_made_of_a_replayed_message_is_not_taken_for_it(shop: Bench, how
     shop.drain()
     found = [answer for answer in shop.arrive(shop.lease("c", 10), "c") if answer.action == "work"]
     assert [(answer.id, answer.executions) for answer in found] == [(copy.as_id, (execution,))]
+
+
+@pytest.mark.parametrize("permanent", [True, False])
+def test_what_attempts_before_a_replay_came_to_does_not_count_again(shop: Bench, permanent: bool) -> None:
+    """A sink that is called again at the next start, before which its dead messages were replayed."""
+    shop.start()
+    told: list[Settlement] = []
+    while not shop.broker.depth("a").dead:
+        told.append(Settlement(messages=shop.take("a"), outcome="failed", reason="no", permanent=permanent))
+        shop.settle(told[-1])
+        shop.wait(60)
+    shop.ledger.replay([told[0].messages[0].id])
+    shop.drain()
+    effects = shop.settle(*told)
+    assert (effects.late, effects.settled) == (len(told), {})
+    [again] = shop.take("a", 10)
+    assert again.attempt == 1
+    assert shop.end(again).completed[0].state == "completed"
 
 
 def test_a_replay_does_not_bring_back_a_cancelled_execution(shop: Bench) -> None:

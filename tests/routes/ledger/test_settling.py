@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,6 +11,7 @@ import pytest
 from tests.routes.ledger.ledgers import RULES, Bench, bench, child
 from tupletree.errors import ConfigError
 from tupletree.queues import Message
+from tupletree.routes.document.spec import ErrorHandling
 from tupletree.routes.ledger import Arrival, Completed, Ledger, NewMessage
 from tupletree.routes.messages import Settlement
 
@@ -57,6 +59,16 @@ def test_a_failed_attempt_is_tried_again_after_its_delay_and_the_execution_goes_
     assert shop.broker.depth("b").delayed == 1
     [waiting] = shop.broker.peek("b", "delayed")
     assert waiting.reason == "away"
+
+
+def test_a_route_that_was_renamed_tries_again_what_was_registered_before(shop: Bench) -> None:
+    shop.start()
+    shop.rules = replace(RULES, readers={"a": "new"}, error_handling={"new": ErrorHandling(max_retries=1)})
+    [first] = shop.take("a")
+    shop.end(first, "failed", reason="no")
+    shop.wait(60)
+    [again] = shop.take("a")
+    assert again.attempt == 2
 
 
 def test_after_the_last_attempt_a_message_is_a_dead_letter_with_its_reason(shop: Bench) -> None:

@@ -225,13 +225,14 @@ def _judge(
         attempt=entry.failures + 1,
         executions=tuple([execution.id for execution in executions]),
         parents=parents[entry.id],
+        replays=entry.replays,
     )
 
 
 def _lost(entry: MessageEntry, arrival: Arrival) -> Settlement:
     standing = Standing(
         id=entry.id, route=entry.route, queue=entry.queue, handle="", executions=(), attempt=entry.failures + 1,
-        body=arrival.body, headers=own_headers(arrival.headers),
+        body=arrival.body, headers=own_headers(arrival.headers), replays=entry.replays,
     )  # fmt: skip
     return Settlement(
         messages=[standing],

@@ -239,7 +239,7 @@ def copy(
 
 def _letters(session: Session, changes: Changes) -> list[tuple[MessageEntry, bytes, Mapping[str, str]]]:
     entries = {entry.seq: entry for entry in changes.messages.values() if entry.state == DEAD}
-    found = []
+    found: list[tuple[MessageEntry, bytes, Mapping[str, str]]] = []
     for chunk in in_chunks(sorted(entries)):
         for seq, body, headers in session.rows(_DEAD, chunk):
             found.append((entries[seq], bytes(body), own_headers(json.loads(headers)) if headers else {}))

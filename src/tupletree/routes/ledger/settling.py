@@ -110,7 +110,10 @@ class Settling:
     def _all_live(self, standings: Sequence[Standing]) -> bool:
         entries = [self._changes.messages[standing.id] for standing in standings]
         different = len({entry.seq for entry in entries}) == len(entries)
-        return different and all(entry.is_open and self._changes.live(entry) for entry in entries)
+        return different and all(
+            _is_awaited(entry, standing) and self._changes.live(entry)
+            for entry, standing in zip(entries, standings, strict=True)
+        )
 
     def _end(self, settlement: Settlement) -> None:
         state = _ENDS[settlement.outcome]
@@ -118,7 +121,7 @@ class Settling:
         parents = []
         for standing in settlement.messages:
             entry = changes.messages[standing.id]
-            if not entry.is_open:
+            if not _is_awaited(entry, standing):
                 self._conform(entry, standing)
                 continue
             acks.append(standing)
@@ -199,7 +202,7 @@ class Settling:
 
     def _is_over(self, entry: MessageEntry, standing: Standing) -> bool:
         """Whether a message needs no further attempt: it is settled, or was cancelled, which settles it here."""
-        if not entry.is_open:
+        if not _is_awaited(entry, standing):
             self._conform(entry, standing)
             return True
         if self._changes.live(entry):
@@ -209,15 +212,21 @@ class Settling:
         return True
 
     def _conform(self, entry: MessageEntry, standing: Standing) -> None:
-        """It was settled before: its broker is told the same again."""
+        """It was settled before: its broker is told the same again. What was replayed since was dead then."""
         self.effects.late += 1
-        if answer_to_closed(entry, self._rules) == "dead_letter":
+        was_dead = entry.is_open or entry.state == DEAD
+        if was_dead and not self._retries_of(entry).dead_letter_queue:
             self.effects.letters.append(ToDeadLetter(standing, entry.reason))
         else:
             self.effects.acks.append(standing)
 
     def _retries_of(self, entry: MessageEntry) -> Retries:
-        return self._rules.error_handling.get(entry.route, _NO_RETRIES)
+        return _retries_of(entry, self._rules)
+
+
+def _is_awaited(entry: MessageEntry, standing: Standing) -> bool:
+    """Whether what an attempt came to counts: its message is open, and was not dead and replayed since."""
+    return entry.is_open and standing.replays >= entry.replays
 
 
 def fault_of(queue: str, headers: Mapping[str, str]) -> str:
@@ -232,5 +241,10 @@ def fault_of(queue: str, headers: Mapping[str, str]) -> str:
 
 def answer_to_closed(entry: MessageEntry, rules: LedgerRules) -> Literal["ack", "dead_letter"]:
     """What the broker of a settled message is told: `ack`, or `dead_letter` where it keeps it."""
-    retries = rules.error_handling.get(entry.route, _NO_RETRIES)
-    return "dead_letter" if entry.state == DEAD and not retries.dead_letter_queue else "ack"
+    is_kept = entry.state == DEAD and not _retries_of(entry, rules).dead_letter_queue
+    return "dead_letter" if is_kept else "ack"
+
+
+def _retries_of(entry: MessageEntry, rules: LedgerRules) -> Retries:
+    """How the route handles errors that works the message, which may have another name than when it was registered."""
+    return rules.error_handling.get(rules.readers.get(entry.queue, entry.route), _NO_RETRIES)

@@ -104,6 +104,7 @@ class ArrivalAnswer(msgspec.Struct, frozen=True, gc=False):
         executions: that it belongs to.
         parents: ids of the messages that it came of.
         reason: why it is not worked.
+        replays: how often it was dead before, and was tried again.
     """
 
     action: Literal["work", "ack", "dead_letter", "give_back"]
@@ -112,6 +113,7 @@ class ArrivalAnswer(msgspec.Struct, frozen=True, gc=False):
     executions: tuple[str, ...] = ()
     parents: tuple[str, ...] = ()
     reason: str = ""
+    replays: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,6 +262,7 @@ class Services:
                     handle=delivery.handle,
                     executions=verdict.executions,
                     attempt=verdict.attempt,
+                    replays=verdict.replays,
                 )
                 message = delivery.message
                 works.append(
