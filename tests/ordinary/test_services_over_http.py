@@ -5,8 +5,11 @@ The service is a real one on the loopback interface; time is virtual where no ru
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import http.server
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import httpx
 import pytest
+import sqlalchemy as sa
 
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
@@ -218,3 +223,96 @@ def answered(status: int) -> httpx.HTTPStatusError:
 )
 def test_which_exceptions_tell_of_a_service(error: BaseException | None, expected: bool) -> None:
     assert is_of_service(error) is expected
+
+
+ENDS_EARLY = {
+    "before its answer": b"",
+    "within the body": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc",
+    "within a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    "after what is no answer": b"\x00\x01 no answer\r\n\r\n",
+}
+
+
+@pytest.fixture(scope="module", params=ENDS_EARLY.values(), ids=ENDS_EARLY.keys())
+def ends_early(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a server that ends each connection in order, too early: as one does that is restarted."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65_536)
+            self.request.sendall(request.param)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+async def by_httpx_async(port: int) -> None:
+    async with httpx.AsyncClient() as client:
+        await client.get(f"http://127.0.0.1:{port}/")
+
+
+def by_http_client(port: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    try:
+        connection.request("GET", "/")
+        connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def by_urllib(port: int) -> None:
+    with urlopen(f"http://127.0.0.1:{port}/") as answer:
+        answer.read()
+
+
+def by_redis(port: int) -> None:
+    redis = pytest.importorskip("redis")
+    with redis.Redis(port=port, retry=None) as client:
+        client.ping()
+
+
+def by_sqlalchemy(port: int) -> None:
+    pytest.importorskip("psycopg")
+    sa.create_engine(f"postgresql+psycopg://ada@127.0.0.1:{port}/").connect()
+
+
+CLIENTS: dict[str, Callable[[int], Any]] = {
+    "httpx": lambda port: httpx.get(f"http://127.0.0.1:{port}/"),
+    "httpx-async": lambda port: asyncio.run(by_httpx_async(port)),
+    "http.client": by_http_client,
+    "urllib": by_urllib,
+    "requests": lambda port: pytest.importorskip("requests").get(f"http://127.0.0.1:{port}/"),
+    "urllib3": lambda port: pytest.importorskip("urllib3").request("GET", f"http://127.0.0.1:{port}/", retries=0),
+    "sqlalchemy": by_sqlalchemy,
+    "redis": by_redis,
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_connection_that_the_service_ends_too_early_tells_of_the_service(ends_early: int, client: str) -> None:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each client has its own class
+        CLIENTS[client](ends_early)
+    if client == "redis" and "protocol" in str(raised.value).lower():
+        return  # what is no answer of a Redis is no outage of one
+    assert is_of_service(raised.value), repr(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "expected"),
+    [
+        ("aiohttp.client_exceptions", "ClientConnectionError", True),
+        ("aiohttp.client_exceptions", "ClientPayloadError", True),
+        ("pymongo.errors", "ConnectionFailure", True),
+        ("botocore.exceptions", "HTTPClientError", True),
+        ("aiohttp.client_exceptions", "InvalidURL", False),
+        ("mine", "ConnectionFailure", False),
+    ],
+)
+def test_clients_that_are_not_installed_here_are_known_by_the_names_of_their_classes(
+    package: str, name: str, expected: bool
+) -> None:
+    base = type(name, (Exception,), {"__module__": package})
+    assert is_of_service(type("OneOfIt", (base,), {"__module__": package})()) is expected

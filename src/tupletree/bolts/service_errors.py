@@ -1,7 +1,7 @@
 """Which exceptions tell of a network or a service, so that another attempt needs more time than after any other.
 
-Owns the list of what counts. It imports no client: what a client raises is known by its cause, and by the status of the
-answer that it carries.
+Owns the list of what counts. It imports no client: what a client raises is known by its cause, by the status of the
+answer that it carries, and by the names of its classes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,30 @@ OF_PATHS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectory
 COMES_BACK = frozenset({408, 425, 429})
 """Statuses of HTTP below 500 after which the same request may succeed."""
 
+OF_CLIENTS = frozenset(
+    {
+        ("aiohttp", "ClientConnectionError"),
+        ("aiohttp", "ClientPayloadError"),
+        ("botocore", "HTTPClientError"),
+        ("http", "BadStatusLine"),
+        ("http", "IncompleteRead"),
+        ("httpcore", "NetworkError"),
+        ("httpcore", "RemoteProtocolError"),
+        ("httpx", "NetworkError"),
+        ("httpx", "RemoteProtocolError"),
+        ("httpx", "TimeoutException"),
+        ("psycopg", "OperationalError"),
+        ("pymongo", "ConnectionFailure"),
+        ("redis", "ConnectionError"),
+        ("redis", "TimeoutError"),
+        ("urllib3", "ProtocolError"),
+        ("urllib3", "TimeoutError"),
+    }
+)
+"""(package, class) of what clients raise without an `OSError` where a connection ended too early or took too long: a
+service that is restarted, or a proxy in front of it, closes connections in order, which no call of the operating
+system reports as an error."""
+
 MAX_CAUSES = 10
 
 
@@ -21,7 +45,7 @@ def is_of_service(error: BaseException | None) -> bool:
     """Whether a network or service is the cause: an `OSError` that is not about a path, or what such a one led to.
 
     An exception that carries the status of an answer over HTTP (of requests, httpx, aiohttp, urllib) is judged by that:
-    408, 425, 429 and from 500 on.
+    408, 425, 429 and from 500 on. `OF_CLIENTS` are clients' own classes for a connection that ended too early.
     """
     for step in _causes(error):
         status = _status_of(step)
@@ -29,6 +53,8 @@ def is_of_service(error: BaseException | None) -> bool:
             return status in COMES_BACK or status >= 500
         if isinstance(step, OSError):
             return not isinstance(step, OF_PATHS)
+        if any((kind.__module__.partition(".")[0], kind.__name__) in OF_CLIENTS for kind in type(step).__mro__):
+            return True
     return False
 
 
