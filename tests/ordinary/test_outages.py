@@ -360,6 +360,23 @@ def test_an_async_bolt_whose_service_is_away_fails_no_message(work: Any, away_s:
     assert len(SERVICE.refused) <= 14 + away_s / LONGEST_PAUSE_S * 2
 
 
+@bolt(concurrency=4)
+async def hangs_for_a_while(m: M) -> R:
+    await asyncio.sleep(1.5)  # of virtual time: how long a service lets a client wait that is about to go away
+    SERVICE.call(m.n)
+    return R(m.n)
+
+
+def test_no_message_times_out_in_the_calls_that_probe_whether_an_outage_is_over() -> None:
+    t = Topology("hangs", options={"message_timeout_s": 4.0, "max_attempts": 1})
+    t.sink("out", Plain()).shuffle(t.bolt("work", hangs_for_a_while).shuffle(t.spout("s", Numbers(0))))
+    clock = ManualClock()
+    set_service(120.0, clock.monotonic)
+    ended = testing.run(t, {"s": [M(n) for n in range(9)]}, clock=clock)
+    assert [(message.acked, message.attempts) for message in ended.messages["s"]] == [(True, 1)] * 9
+    assert sorted(row.n for row in ended.outputs["out"]) == [*range(9)]
+
+
 class Broker(Numbers):
     """Is away in turns: for `next`, `ack` and `fail`."""
 

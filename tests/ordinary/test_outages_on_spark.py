@@ -99,8 +99,9 @@ class Away(Feed[N]):
     folder = ""
 
 
-def test_services_that_are_away_for_seconds_cost_no_message_an_attempt(tmp_path: Path) -> None:
-    check_away(begin_in_process, tmp_path)
+@pytest.mark.parametrize("made", [False, True], ids=["plain rows", "rows that say how new they are"])
+def test_services_that_are_away_for_seconds_cost_no_message_an_attempt(tmp_path: Path, made: bool) -> None:
+    check_away(begin_in_process, tmp_path, made)
 
 
 @pytest.mark.spark
@@ -108,10 +109,10 @@ def test_services_that_are_away_for_seconds_cost_no_message_an_attempt(tmp_path:
 def test_services_that_are_away_for_seconds_cost_no_message_an_attempt_where_workers_call_them(
     start_topology: StartTopology, tmp_path: Path
 ) -> None:
-    check_away(start_topology, tmp_path)
+    check_away(start_topology, tmp_path, made=True)
 
 
-def check_away(start: StartTopology, tmp_path: Path) -> None:
+def check_away(start: StartTopology, tmp_path: Path, made: bool) -> None:
     count = 60
     written: list[Row] = []
 
@@ -124,7 +125,8 @@ def check_away(start: StartTopology, tmp_path: Path) -> None:
     source.folder = str(tmp_path)
     passed = t.bolt("waits", waits, parallelism=2).shuffle(t.bolt("plain", plain).shuffle(t.spout("source", source)))
     rows = t.bolt("noted", noted).fields(t.bolt("counted", counted, parallelism=2).fields(passed, "n"), "n")
-    t.sink("files", jsonl(tmp_path / "files")).shuffle(t.bolt("together", together).shuffle(rows))
+    t.sink("files", jsonl(tmp_path / "files", made=made)).shuffle(t.bolt("together", together).shuffle(rows))
+    t.sink("early", jsonl(tmp_path / "early", made=made)).shuffle(passed)
     t.sink("called", foreach(write)).shuffle(rows)
     handle = start(t, tmp_path / "state", max_attempts=1, message_timeout_s=2.0)
     seen: dict[str, str] = {}
@@ -139,6 +141,7 @@ def check_away(start: StartTopology, tmp_path: Path) -> None:
     assert (summary.acked, summary.failed, summary.retried, summary.dead) == (count, 0, 0, 0)
     assert sorted(row.n for row in written) == list(range(count))
     assert sorted((row["n"], row["seen"]) for row in read_rows(tmp_path / "files")) == [(n, 11) for n in range(count)]
+    assert sorted(row["n"] for row in read_rows(tmp_path / "early")) == list(range(count))
     assert {"source", "plain", "called"} <= seen.keys()
     assert set(seen.values()) == {"waiting"}
     assert progress.outage_counts["plain"] >= 1

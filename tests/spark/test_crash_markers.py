@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tupletree.data.frames import Frame
+from tupletree.data.frames import Frame, carrier
 from tupletree.runtimes.spark.worker.crash_markers import (
     CrashHistory,
     CrashingWorkError,
@@ -54,6 +54,12 @@ def test_a_message_is_blamed_once_two_attempts_crashed_on_it(tmp_path: Path) -> 
     assert crash_history(tmp_path, 3).roots.keys() == {11}
     assert blamed(tmp_path, 1, 7) == {11}
     assert blamed(tmp_path, 2, 7) == blamed(tmp_path, 1, 8) == set()
+
+
+def test_roots_that_carry_numbers_are_marked_like_others(tmp_path: Path) -> None:
+    for attempt in (1, 2):
+        die(tmp_path, attempt, carrier(10, 7), carrier((11, 12), 8))
+    assert crash_history(tmp_path, 3).roots.keys() == {11, 12}
 
 
 def test_messages_that_one_attempt_each_crashed_on_are_not_blamed(tmp_path: Path) -> None:

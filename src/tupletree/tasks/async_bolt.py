@@ -363,7 +363,8 @@ class AsyncBoltMachine(EmittingMachine):
             self._begin(now)
             if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
                 self._renew_at_s = now.monotonic_s + self._renewal_s
-                out.extend(self._waiting_roots())
+                probe = self._running.get(self._probe)  # its message waits for the end of the outage, too
+                out.extend([*self._waiting_roots(), *(roots_of(probe.delivery.root) if probe is not None else ())])
             may_start = self._limit is None or self._limit.due_s <= now.monotonic_s
             if self.wait.due_s <= now.monotonic_s and not self._is_probing and may_start:
                 self._go_on(Worked(), out)

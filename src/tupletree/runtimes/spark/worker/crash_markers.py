@@ -225,7 +225,8 @@ class CrashMarker:
     def mark(self, task_id: int, roots: tuple[int, ...], untracked: int = -1) -> None:
         """These messages, or this untracked tuple, come next."""
         if not self._in_other_work:
-            self._write(msgspec.msgpack.encode(_MarkerRecord(task_id, list(roots), untracked, self._memory_kills)))
+            ones = [*map(int, roots)]  # of roots that carry numbers, the roots
+            self._write(msgspec.msgpack.encode(_MarkerRecord(task_id, ones, untracked, self._memory_kills)))
 
     def rest(self) -> None:
         """No message is being worked on."""

@@ -502,12 +502,12 @@ class StageRun:
     def _note_held(self, holder: Holder, component: ComponentSpec, error: BaseException) -> None:
         """What a holder could not work because of an outage stays with it, and does not time out."""
         self._put_off(component.name, (), error)
-        self._stats.extended.extend(holder.waiting())
+        self._stats.extended.extend(map(int, holder.waiting()))  # as above
 
     def _put_off(self, component: str, roots: Iterable[Root], error: BaseException) -> None:
         """Defer these messages to a later epoch, with no attempt counted: something outside is not available."""
         known, _ = self._stats.outages.get(component, ([], ""))
-        ones = {one for root in roots for one in roots_of(root)}
+        ones = {int(one) for root in roots for one in roots_of(root)}  # reports take no root that carries a number
         self._stats.outages[component] = [*known, *ones.difference(known)], error_text(error)
         self._skip.update(ones)
         if UNTRACKED in roots:
