@@ -233,7 +233,7 @@ ENDS_EARLY = {
 }
 
 
-@pytest.fixture(scope="module", params=ENDS_EARLY.values(), ids=ENDS_EARLY.keys())
+@pytest.fixture(scope="module", params=ENDS_EARLY.values(), ids=[*ENDS_EARLY])
 def ends_early(request: pytest.FixtureRequest) -> Iterator[int]:
     """The port of a server that ends each connection in order, too early: as one does that is restarted."""
 
