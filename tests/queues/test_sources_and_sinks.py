@@ -438,6 +438,16 @@ def test_a_broker_that_is_away_at_the_start_is_a_failed_start_that_says_so(tmp_p
         runtime(t, tmp_path)
 
 
+@RUNTIMES
+def test_a_sink_may_make_a_queue_that_keeps_the_order_of_keys(tmp_path: Path, runtime: Runner) -> None:
+    t = Topology("copying")
+    orders = t.spout("orders", items([Order(number, number % 2) for number in range(6)]))
+    t.sink("out", queue_sink(url_of(tmp_path, "out"), key="pears", ordered=True)).shuffle(orders)
+    assert runtime(t, tmp_path).acked == 6
+    with open_queue(url_of(tmp_path, "out")) as out:
+        assert sorted(one.message.key for one in out.lease(6)) == ["0", "1"]  # one at a time of each key
+
+
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(ConfigError, match="no broker is known"):
         queue("sqlit:///a.db")

@@ -292,6 +292,27 @@ def test_a_table_of_before_takes_the_column_that_the_error_names(url: str, rows:
     assert rows("SELECT word, count FROM counts") == [("a", 6)]
 
 
+def test_a_table_of_a_schema_has_a_name_of_any_kind_and_takes_the_column_that_the_error_names(
+    url: str, rows: Rows
+) -> None:
+    schema = "Shop" if url.startswith("postgresql") else "main"
+    rows(f'CREATE SCHEMA "{schema}"' if schema == "Shop" else "SELECT 1")
+    there = f'"{schema}"."Counts of words"'
+    rows(f"CREATE TABLE {there} (word VARCHAR(20) PRIMARY KEY, count INTEGER)")
+    with pytest.raises(ConfigError) as caught, opened(sql(url, "Counts of words", key="word", schema=schema)):
+        pass
+    (finding,) = caught.value.findings
+    rows(finding.next_step)
+    with opened(sql(url, "Counts of words", key="word", schema=schema)) as sink:
+        for _ in range(2):
+            sink.write(made(1, (Count("a", 6), 1)))
+        assert sink.newest_batch("first-out-0000") == 1
+    with opened(sql(url, "Counts of words", key="word", schema=schema, add_columns=True), Wider) as sink:
+        sink.write(made(2, (Wider("b", 7, "en"), 1)))
+    assert sorted(rows(f"SELECT word, count, lang FROM {there}")) == [("a", 6, None), ("b", 7, "en")]
+    assert len(rows(f'SELECT * FROM "{schema}".tupletree_runs')) == 1
+
+
 class Wider(msgspec.Struct, frozen=True):
     word: str
     count: int

@@ -372,11 +372,12 @@ def _does_without(column: sa.Column[Any], table: sa.Table) -> bool:
 def _key_findings(engine: sa.Engine, table: sa.Table, key: Sequence[str]) -> list[Finding]:
     if not key:
         return []
-    return [*_made_findings(table), *_unique_findings(engine, table, key)]
+    return [*_made_findings(table, engine.dialect), *_unique_findings(engine, table, key)]
 
 
-def _made_findings(table: sa.Table) -> list[Finding]:
+def _made_findings(table: sa.Table, dialect: sa.Dialect) -> list[Finding]:
     column = table.columns.get(MADE)
+    name = dialect.identifier_preparer.format_table(table)
     if column is not None and isinstance(column.type, sa.Integer | sa.Numeric):
         return []
     return [
@@ -387,7 +388,7 @@ def _made_findings(table: sa.Table) -> list[Finding]:
             table.name,
             got="" if column is None else repr(column.type),
             expected="BIGINT that may be null",
-            next_step=f"ALTER TABLE {table.name} ADD COLUMN {MADE} BIGINT" if column is None else "",
+            next_step=f"ALTER TABLE {name} ADD COLUMN {MADE} BIGINT" if column is None else "",
         )
     ]
 
