@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -118,3 +119,43 @@ def test_what_failed_of_a_spout_task_that_was_lost_is_not_under_way_any_more() -
     live.register(0, afresh, first_s=afresh.get)
     under_way.judge_over(live)
     assert under_way.oldest_s("window") == 4.0, "the other one's task is there"
+
+
+class Time(float):
+    """Counts how often times are compared."""
+
+    compared = 0
+
+    def __lt__(self, other: float) -> bool:
+        Time.compared += 1
+        return float(self) < other
+
+
+class Over(list[int]):
+    """Counts how often something is compared with these."""
+
+    looked_at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        Over.looked_at += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_task_keeps_is_not_looked_through_for_each_message_that_is_settled(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(Time, "compared", 0)
+    monkeypatch.setattr(Over, "looked_at", 0)
+    under_way, many = fresh(), 1000
+    kept = KeptFrames(under_way)
+    for number in range(1, many + 1):
+        one = frame(number, 1, [number])
+        under_way.sent([one], Time(number))
+        kept.keep(one)
+    for number in range(1, many + 1):
+        assert kept.since_s == number
+        kept.settle(() if fails else [(number, [number])], Over([number] if fails else ()))
+    assert kept.since_s is None
+    assert Time.compared < 50 * many
+    assert Over.looked_at < 50 * many

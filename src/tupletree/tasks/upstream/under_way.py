@@ -205,21 +205,18 @@ class UnderWay:
 
 
 class KeptFrames:
-    """The frames of one task that keeps tuples beyond a call.
-
-    Args:
-        under_way: where they are under way.
-    """
+    """The frames of one task that keeps tuples beyond a call."""
 
     def __init__(self, under_way: UnderWay) -> None:
         self._under_way = under_way
-        self._roots: dict[int, set[int]] = {}
-        self._since_s: dict[int, float] = {}
+        self._kept: dict[int, tuple[set[int], float]] = {}  # frame → messages that are not settled, since when
+        self._frames_of: dict[int, list[int]] = {}  # message → frames
+        self._oldest = _Oldest()
 
     @property
     def since_s(self) -> float | None:
         """When the oldest message of them went out."""
-        return min(self._since_s.values(), default=None)
+        return self._oldest.least
 
     def keep(self, frame: Frame) -> None:
         """Tuples of a frame are kept, until their messages are settled."""
@@ -230,33 +227,46 @@ class KeptFrames:
                 return
             since_s = math.inf  # no window waits for it
         roots = {one for root in frame.roots for one in roots_of(root)}
-        if frame.id in self._roots:
+        if frame.id in self._kept:
             if self._under_way.has_parts(frame.id):  # the other part of one that was cut, not the same frame twice
-                self._roots[frame.id] |= roots
+                kept = self._kept[frame.id][0]
+                self._note(frame.id, roots - kept)
+                kept |= roots
                 self._under_way.taken(frame.id)
         elif roots:
-            self._roots[frame.id] = roots
-            self._since_s[frame.id] = since_s
+            self._kept[frame.id] = roots, since_s
+            self._oldest.add(since_s)
+            self._note(frame.id, roots)
         else:
             self._under_way.taken(frame.id)
+
+    def _note(self, frame_id: int, roots: set[int]) -> None:
+        for root in roots:
+            self._frames_of.setdefault(root, []).append(frame_id)
 
     def settle(self, done: Iterable[tuple[int, Iterable[int]]], over: Collection[int]) -> None:
         """Tuples are settled: of some messages in a frame, and of some messages wherever they are."""
         for frame_id, roots in done:
-            left = self._roots.get(frame_id)
-            if left is not None:
-                self._release(frame_id, left, {*roots})
-        if over:
-            for frame_id, left in [*self._roots.items()]:
-                if not left.isdisjoint(over):
-                    self._release(frame_id, left, over)
+            self._release(frame_id, roots)
+        for root in over:
+            for frame_id in [*self._frames_of.get(root, ())]:
+                self._release(frame_id, (root,))
 
-    def _release(self, frame_id: int, left: set[int], settled: Collection[int]) -> None:
-        left.difference_update(settled)
+    def _release(self, frame_id: int, settled: Iterable[int]) -> None:
+        left, since_s = self._kept.get(frame_id, (None, 0.0))
+        if left is None:
+            return
+        settled = {*settled}
+        for root in left & settled:
+            left.remove(root)
+            self._frames_of[root].remove(frame_id)
+            if not self._frames_of[root]:
+                del self._frames_of[root]
         if self._under_way.ordered is not None:  # also with nothing left: the frame may have another part
             self._under_way.ordered.passed(frame_id, settled)
         if not left:
-            del self._roots[frame_id], self._since_s[frame_id]
+            del self._kept[frame_id]
+            self._oldest.remove(since_s)
             self._under_way.taken(frame_id)
 
 
