@@ -39,9 +39,6 @@ class SteadyClock:
     monotonic clock, until the machine's has caught up. So times that were noted before can be compared with those of
     now. For times that people and other processes compare with their own clock, ask the machine's.
 
-    Args:
-        inner: the clock that is read.
-
     >>> machine = ManualClock(wall=100.0)
     >>> clock = SteadyClock(machine)
     >>> clock.not_before(3700.0)

@@ -49,11 +49,6 @@ LOOK_AGAIN_S = 0.5
 class HolderCalls:
     """Makes the turns of one task.
 
-    Args:
-        component: the bolt.
-        place: its context object.
-        holdings: what the task holds.
-
     Attributes:
         is_away: a call met an outage, and the calls that were put off because of it have not been made.
     """

@@ -221,11 +221,7 @@ def write_segment(path: Path, header: SegmentHeader, records: Records) -> int:
 
 
 class Segment:
-    """An open segment. Raises CheckpointError wherever it meets damage.
-
-    Args:
-        path: the file.
-    """
+    """An open segment. Raises CheckpointError wherever it meets damage."""
 
     def __init__(self, path: Path) -> None:
         self._file = PagedFile(path, SegmentHeader)

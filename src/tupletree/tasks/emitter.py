@@ -27,11 +27,6 @@ Refused = tuple[Root, Any, Exception]
 class Emitter:
     """Routes what one task emits to the tasks that read it.
 
-    Args:
-        plan: where the tasks are.
-        task: the emitting task.
-        random_bits: for edge ids.
-
     Attributes:
         ordering: how the task treats numbers in the order of making.
     """

@@ -31,9 +31,6 @@ WITHOUT_TIMEOUT_S = 30.0
 class LiveRoots:
     """The open attempts of one run.
 
-    Args:
-        timeout_s: the message timeout.
-
     Attributes:
         doubtful_until_s: until then (monotonic) tuples of failed attempts may still arrive.
         paces: bolt → how long its calls take, where that is measured.

@@ -36,10 +36,6 @@ def refuse_unavailable(error: BaseException, waited_s: float = 0.0) -> None:
 class SourceCalls:
     """The callbacks of one task.
 
-    Args:
-        spout: the user's.
-        wait: of the task.
-
     Attributes:
         not_yet_told: (message id, failure; None: it was acked) of the callbacks that are still to be made, in order.
         notes: for the log.

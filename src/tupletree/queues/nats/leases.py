@@ -29,11 +29,7 @@ class _Lease(msgspec.Struct, frozen=True):
 
 
 class Leases:
-    """Of one connection. Its map is used on the connection's event loop only.
-
-    Args:
-        client: the connection.
-    """
+    """Of one connection. Its map is used on the connection's event loop only."""
 
     def __init__(self, client: NatsClient) -> None:
         self._client = client

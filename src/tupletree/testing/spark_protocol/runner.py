@@ -33,11 +33,7 @@ class ExecutorLostError(Exception):
 
 
 class LateTasks:
-    """Tasks of runs that are over, whose executors do not know it yet. They outlive the driver.
-
-    Args:
-        chance: what decides which comes next.
-    """
+    """Tasks of runs that are over, whose executors do not know it yet. They outlive the driver."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance

@@ -45,11 +45,7 @@ class Envelope:
 
 
 class Network:
-    """See the module docstring.
-
-    Args:
-        random: chooses what comes next.
-    """
+    """See the module docstring."""
 
     def __init__(self, random: Random) -> None:
         self._random = random

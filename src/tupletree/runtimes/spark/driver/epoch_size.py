@@ -21,9 +21,6 @@ PACED_S = 10.0
 class EpochSize:
     """The limit of a run's epochs.
 
-    Args:
-        topology, options: of the run.
-
     Attributes:
         limit: messages in the next epoch at most, however long they are.
         max_bytes: of an epoch.
@@ -61,13 +58,7 @@ class EpochSize:
         self._bytes_per_message = max(average, 0.5 * (average + self._bytes_per_message))
 
     def settled(self, messages: int, run_s: float, *, was_split: bool) -> None:
-        """Note an epoch that was settled.
-
-        Args:
-            messages: how many it had.
-            run_s: how long its runs took.
-            was_split: it had to be split.
-        """
+        """Note an epoch that was settled."""
         if was_split:
             self.limit = max(1, self.limit // STEP_BACK)
         elif self._is_paced and run_s > PACED_S:

@@ -16,12 +16,7 @@ POSITION_LENGTH = 200
 
 
 class EpochProgress:
-    """Makes the records of one process's epochs, one after the other.
-
-    Args:
-        parts: of the run.
-        spouts: its spout tasks.
-    """
+    """Makes the records of one process's epochs, one after the other."""
 
     def __init__(self, parts: RunParts, spouts: Iterable[SpoutTask]) -> None:
         self._plan = parts.plan

@@ -31,15 +31,7 @@ Tasks = Mapping[str, tuple[int, int]]
 
 
 class Rescaler:
-    """Writes epoch logs again whose frames are addressed to tasks that no longer exist.
-
-    Args:
-        directory: the state directory.
-        plan: the topology laid out now.
-        frame_maker: routes to its tasks.
-        spouts: the spout tasks.
-        codecs: of all streams.
-    """
+    """Writes epoch logs again whose frames are addressed to tasks that no longer exist."""
 
     def __init__(
         self,

@@ -20,13 +20,7 @@ from tupletree.topology.splits import SplitSpout, storable_split
 
 
 class SplitPlanner:
-    """See the module docstring.
-
-    Args:
-        plan: the topology laid out.
-        options: of the run.
-        accounts: count what is planned.
-    """
+    """See the module docstring."""
 
     def __init__(self, plan: Plan, options: Options, accounts: Accounts) -> None:
         self._plan = plan
@@ -35,14 +29,7 @@ class SplitPlanner:
         self._max_bytes = options.epoch_max_bytes
 
     def plan(self, spout: SpoutTask, source: SplitSpout[Any], epoch_rows: int, room: int) -> bool:
-        """Ask for the next pieces, each of one reader's share of an epoch; whether there are any.
-
-        Args:
-            spout: the task.
-            source: its object.
-            epoch_rows: the limit of an epoch.
-            room: how many rows at the most.
-        """
+        """Ask for the next pieces, each of one reader's share of an epoch; whether there are any."""
         width = self._plan.readers(spout.name)
         room = min(-(-epoch_rows // width), room)
         splits = source.plan(room, max(1, self._max_bytes // width)) or ()

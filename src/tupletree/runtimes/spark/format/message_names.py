@@ -19,12 +19,7 @@ from tupletree.runtimes.spark.format.inputs import unread_inputs
 
 
 class MessageNames:
-    """The names of the messages of an epoch, and of those that are open since earlier ones.
-
-    Args:
-        epochs: the folder of epoch logs.
-        epoch: the epoch.
-    """
+    """The names of the messages of an epoch, and of those that are open since earlier ones."""
 
     def __init__(self, epochs: Path, epoch: int) -> None:
         self._epochs = epochs

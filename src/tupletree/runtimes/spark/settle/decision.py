@@ -137,14 +137,7 @@ class EpochDecision:
 
 
 class EpochDecider:
-    """See the module docstring.
-
-    Args:
-        spec: the topology.
-        options: of the run.
-        generation: of this start.
-        redact: see `api.Redact`.
-    """
+    """See the module docstring."""
 
     def __init__(self, spec: TopologySpec, options: Options, generation: int, redact: Redact | None) -> None:
         self._topology = spec.name

@@ -28,14 +28,7 @@ logger = logging.getLogger("tupletree.spark")
 
 
 class Engine:
-    """See the module docstring.
-
-    Args:
-        runs: runs epochs.
-        decider: decides what becomes of them.
-        publisher: finishes what an entry names.
-        parts: of the run.
-    """
+    """See the module docstring."""
 
     def __init__(
         self,

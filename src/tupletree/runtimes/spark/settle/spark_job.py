@@ -18,12 +18,7 @@ LARGE_FUNCTION_BYTES = 2**20
 
 
 class SparkJobs:
-    """What the jobs of a plan have in common. Called by one thread.
-
-    Args:
-        context: a SparkContext.
-        partitions: of each stage.
-    """
+    """What the jobs of a plan have in common. Called by one thread."""
 
     def __init__(self, context: Any, partitions: int) -> None:
         from pyspark.serializers import NoOpSerializer

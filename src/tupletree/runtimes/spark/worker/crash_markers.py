@@ -259,12 +259,7 @@ class CrashMarker:
 
 
 class MarkedPlace(TaskPlace):
-    """A task's place that marks what user code is called with.
-
-    Args:
-        marker: of the attempt.
-        fields: of `TaskPlace`.
-    """
+    """A task's place that marks what user code is called with."""
 
     __slots__ = ("_crash_marker", "_given", "_untracked")
 
