@@ -179,7 +179,7 @@ class StatsReport(msgspec.Struct, array_like=True):
     watermarks: dict[int, int] = {}
     read: list[int] = []
     strays: int = 0
-    outages: dict[str, tuple[list[int], str]] = {}
+    outages: dict[str, tuple[set[int], str]] = {}
     work: dict[str, WorkDone] = {}
     calls_again: dict[str, tuple[int, int]] = {}
 

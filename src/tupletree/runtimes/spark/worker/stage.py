@@ -506,10 +506,11 @@ class StageRun:
 
     def _put_off(self, component: str, roots: Iterable[Root], error: BaseException) -> None:
         """Defer these messages to a later epoch, with no attempt counted: something outside is not available."""
-        known, _ = self._stats.outages.get(component, ([], ""))
+        known, _ = self._stats.outages.get(component, (set(), ""))
         ones = {int(one) for root in roots for one in roots_of(root)}  # reports take no root that carries a number
-        self._stats.outages[component] = [*known, *ones.difference(known)], error_text(error)
-        self._skip.update(ones)
+        known |= ones
+        self._stats.outages[component] = known, error_text(error)
+        self._skip |= ones
         if UNTRACKED in roots:
             logger.warning("%s: untracked tuples are lost: %s", component, error_text(error))
 
