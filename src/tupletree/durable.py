@@ -161,9 +161,9 @@ def open_file(path: Path) -> BinaryIO:
     return file
 
 
-def write_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
+def write_file(path: Path, data: bytes | Sequence[bytes]) -> None:
     """Write a file whose name no other process can choose, and fsync it and its folder."""
-    _write_synced(path, data, mode)
+    _write_synced(path, data, 0o600)
     sync_directory(path.parent)
 
 

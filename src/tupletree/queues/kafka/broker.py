@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
@@ -29,7 +29,6 @@ from tupletree.queues.kafka.client import KafkaClient
 from tupletree.queues.kafka.leases import Lease
 from tupletree.queues.kafka.letters import DeadLetters, counted
 from tupletree.queues.kafka.member import Member
-from tupletree.queues.kafka.offsets import MOST_MARKS
 from tupletree.queues.kafka.wire import (
     DEAD,
     MOST_HEAD_BYTES,
@@ -101,19 +100,11 @@ class KafkaBroker(Broker):
     Args:
         client: the connection; it is closed with the broker.
         max_gap: offsets of a partition behind its first one that is not settled, beyond which no more is leased.
-        clock: monotonic seconds, by which leases end.
     """
 
-    def __init__(
-        self,
-        client: KafkaClient,
-        *,
-        max_gap: int = MOST_MARKS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, client: KafkaClient, *, max_gap: int) -> None:
         self.where = client.server.where
         self._client = client
-        self._clock = clock
         self._max_gap = max_gap
         self._joined: dict[str, _Joined] = {}
         self._joining = threading.Lock()
@@ -191,13 +182,13 @@ class KafkaBroker(Broker):
         if limit < 1:
             return []
         joined = self._join(queue)
-        end_s = self._clock() + wait_s
-        looks_until_s = self._clock() + self._client.server.timeout_s
+        end_s = time.monotonic() + wait_s
+        looks_until_s = time.monotonic() + self._client.server.timeout_s
         is_at_end = False
         while True:
             if taken := self._take(joined, limit, lease_s, max_bytes):
                 return taken
-            if is_at_end or (left_s := end_s - self._clock()) > 0:
+            if is_at_end or (left_s := end_s - time.monotonic()) > 0:
                 if is_at_end:
                     self._client.check()
                     return []
@@ -207,7 +198,7 @@ class KafkaBroker(Broker):
             else:
                 # There is nothing only if all that is stored was looked at.
                 is_at_end = all(one.is_at_end() for one in joined.members)
-                if not is_at_end and self._clock() > looks_until_s:
+                if not is_at_end and time.monotonic() > looks_until_s:
                     raise ConnectorError(f"{self.where}: queue {queue!r} cannot be read now")
                 with joined.changed:
                     if not is_at_end and not any(one.ready for one in joined.members):
@@ -265,7 +256,7 @@ class KafkaBroker(Broker):
         for place, topic in enumerate((topic_of(queue), retry_topic(queue))):
             old = members[place]
             if old is None or old.is_over:
-                members[place] = Member(self._client, topic, changed, self._clock, self._client.now_s, self._max_gap)
+                members[place] = Member(self._client, topic, changed, self._client.now_s, self._max_gap)
         return _Joined(changed, [one for one in members if one is not None])
 
     # --- settling ---------------------------------------------------------------------------------------------

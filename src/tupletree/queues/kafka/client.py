@@ -83,9 +83,6 @@ def group_of(topic: str) -> str:
 class KafkaClient:
     """Of one connection.
 
-    Args:
-        server: where it is.
-
     Raises:
         ConnectorError: the cluster cannot be reached, or refuses the login.
     """

@@ -52,7 +52,6 @@ class Member:
         client: of the connection.
         topic: whose records these are.
         changed: is notified of whatever a caller may wait for; its lock guards all state here.
-        clock: monotonic seconds.
         now_s: the cluster's Unix time.
         max_gap: offsets of a partition behind its watermark, beyond which no more are leased.
     """
@@ -62,7 +61,6 @@ class Member:
         client: KafkaClient,
         topic: str,
         changed: threading.Condition,
-        clock: Callable[[], float],
         now_s: Callable[[], float],
         max_gap: int,
     ) -> None:
@@ -73,7 +71,6 @@ class Member:
         self.fault: ConnectorError | None = None
         self._client = client
         self.changed = changed
-        self._clock = clock
         self._now_s = now_s
         self._max_gap = max_gap
         self._parts: dict[int, Part] = {}
@@ -82,7 +79,7 @@ class Member:
         self._orders = itertools.count()
         self._numbers = itertools.count(1)
         self._ahead = LEAST_AHEAD
-        self._asked_s = self._busy_until_s = clock()
+        self._asked_s = self._busy_until_s = time.monotonic()
         self._idle_s = 2 * (client.server.timeout_s + client.server.session_s)  # joining takes its time
         self._next_end_s = float("inf")
         self._is_closing = False
@@ -113,7 +110,7 @@ class Member:
 
     def pick(self, limit: int, max_bytes: int, lease_s: float) -> list[Lease]:
         """Lease up to `limit` messages, under the lock. They are to be committed before they are handed out."""
-        now_s = self._clock()
+        now_s = time.monotonic()
         self._asked_s, self._idle_s = now_s, max(LEAST_IDLE_S, lease_s)
         self._busy_until_s = now_s + BUSY_S
         self._ahead = max(self._ahead, 2 * limit)
@@ -150,7 +147,7 @@ class Member:
         lease = part.leases.get(handle.offset) if part is not None else None
         if lease is None or lease.number != handle.lease or lease.is_settling:
             return None
-        if lease.ends_s <= self._clock():
+        if lease.ends_s <= time.monotonic():
             return None
         lease.is_settling = True
         return lease
@@ -158,7 +155,7 @@ class Member:
     def extend(self, leases: Iterable[Lease], lease_s: float) -> None:
         """They end so much later than now, under the lock."""
         for one in leases:
-            one.ends_s = self._clock() + lease_s
+            one.ends_s = time.monotonic() + lease_s
             one.is_settling = False
 
     def give_back(self, leases: Iterable[Lease], *, counts: bool) -> None:
@@ -196,7 +193,7 @@ class Member:
     def _committed(self, done: Mapping[Part, set[int]]) -> set[Part]:
         """Commit what these partitions are when these offsets are settled, too. Returns those that are lost."""
         # A group that changes may wait for its slowest member.
-        end_s = self._clock() + self._client.server.timeout_s + self._client.server.session_s
+        end_s = time.monotonic() + self._client.server.timeout_s + self._client.server.session_s
         while True:
             with self.changed:
                 lost = {part for part in done if part.is_lost}
@@ -209,7 +206,7 @@ class Member:
                 if self.is_over:
                     return {*done}
                 asked = self._commits.ask(offsets)
-                self._busy_until_s = self._clock() + BUSY_S
+                self._busy_until_s = time.monotonic() + BUSY_S
             try:
                 errors = asked.result(self._client.server.timeout_s)
             except TimeoutError as error:
@@ -218,9 +215,9 @@ class Member:
             if not errors:
                 return lost
             codes = {error.code() for error in errors}
-            if not codes <= LOST | AGAIN or (self._clock() > end_s and not codes & LOST):
+            if not codes <= LOST | AGAIN or (time.monotonic() > end_s and not codes & LOST):
                 raise self._client.error(errors[0])
-            if self._clock() > end_s:
+            if time.monotonic() > end_s:
                 self.leave()
                 return {*done}
             time.sleep(POLL_S)  # a new generation begins with these partitions, or without them
@@ -263,7 +260,7 @@ class Member:
             while not self._is_closing:
                 self._tend()
                 self._commits.send(self._consumer)
-                record = self._consumer.poll(BUSY_POLL_S if self._clock() < self._busy_until_s else POLL_S)
+                record = self._consumer.poll(BUSY_POLL_S if time.monotonic() < self._busy_until_s else POLL_S)
                 if record is not None:
                     self._hear([record, *self._consumer.consume(BATCH, 0)])
             self._commits.send(self._consumer, waits=True)
@@ -291,7 +288,7 @@ class Member:
     def _tend(self) -> None:
         """End leases, make due what waited, and read on or stop reading."""
         with self.changed:
-            now_s = self._clock()
+            now_s = time.monotonic()
             before = len(self._ready)
             self._end_leases(now_s)
             self._mature(now_s)
@@ -339,7 +336,7 @@ class Member:
             left_s = min(delivered.delay_s, delivered.stored_s + delivered.delay_s - now_s)
             left_s = max(left_s, delivered.not_before_s - now_s)
         if left_s > 0:
-            heapq.heappush(self._delayed, (self._clock() + left_s, lease.order, lease))
+            heapq.heappush(self._delayed, (time.monotonic() + left_s, lease.order, lease))
         else:
             heapq.heappush(self._ready, (lease.order, lease))
 
@@ -393,16 +390,16 @@ class Member:
 
     def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """They go to another member: not before what is leased of them is settled, as long as that may take."""
-        end_s = self._clock() + DRAIN_S
+        end_s = time.monotonic() + DRAIN_S
         with self.changed:
             leaving = [self._parts[one.partition] for one in partitions if one.partition in self._parts]
             for part in leaving:
                 part.is_leaving = True
             self._commits.interrupt()  # no other callback is made while this one is
-            while any(part.has_leased for part in leaving) and not self._is_closing and self._clock() < end_s:
+            while any(part.has_leased for part in leaving) and not self._is_closing and time.monotonic() < end_s:
                 self._commits.send(consumer, waits=True)
                 self.changed.wait(BUSY_POLL_S)
-                self._end_leases(self._clock())
+                self._end_leases(time.monotonic())
             self._drop(leaving)
         consumer.incremental_unassign(partitions)
 

@@ -126,22 +126,14 @@ class RabbitBroker(Broker):
         max_lease_s: seconds that a lease may last however often it is extended: less than the server's
             `consumer_timeout`, after which it would close the channel, with all leases of the queue.
         max_body_bytes: what the server takes; None: by its version.
-        clock: monotonic seconds, by which leases end.
 
     Raises:
         ConnectorError: the server cannot be reached, refuses the login, or is too old.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        *,
-        max_lease_s: float = CAPABILITIES.max_lease_s,
-        max_body_bytes: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, server: Server, *, max_lease_s: float, max_body_bytes: int | None) -> None:
         self.where = server.where
-        self._client = RabbitClient(server, clock=clock, longest_s=max_lease_s)
+        self._client = RabbitClient(server, longest_s=max_lease_s)
         try:
             version = self._client.call(_version)
         except BaseException:

@@ -150,13 +150,12 @@ class RabbitClient:
 
     Args:
         server: where it is.
-        clock: monotonic seconds, for leases.
         longest_s: that a lease may last.
     """
 
-    def __init__(self, server: Server, *, clock: Callable[[], float] = time.monotonic, longest_s: float) -> None:
+    def __init__(self, server: Server, *, longest_s: float) -> None:
         self.server = server
-        self.clock = clock
+        self.clock = time.monotonic
         self._longest_s = longest_s
         self._link: Link | None = None
         self._is_closed = False

@@ -8,7 +8,7 @@ earlier start wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,10 +128,9 @@ class Upgrades:
         """Components, by their names now, whose holders began anew after this start."""
         return {self.today(name) for one in self.all if one.generation > generation for name in one.resets}
 
-    def keyed(self, values: Mapping[str, T], without: Iterable[str] = ()) -> dict[str, T]:
-        """Values by component under the names of now, without some."""
-        left_out = set(without)
-        return {self.today(name): one for name, one in values.items() if self.today(name) not in left_out}
+    def keyed(self, values: Mapping[str, T]) -> dict[str, T]:
+        """Values by component under the names of now."""
+        return {self.today(name): one for name, one in values.items()}
 
     def spouts(self, tasks: Mapping[int, str]) -> dict[int, str]:
         """Spout task → name now. A number that belonged to a dropped spout is never given to another."""
