@@ -207,6 +207,25 @@ def test_dead_letters_are_shown_moved_and_deleted(server: NatsServer) -> None:
             queue.broker.purge("dead")
 
 
+def test_one_dead_letter_is_moved_without_a_look_at_the_others(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_queue(f"{server.url}?queue=many-dead") as queue:
+        queue.publish([Message(id=f"m{number}") for number in range(50)])
+        queue.dead_letter([Letter(handle=one.handle, reason="no") for one in queue.lease(50)])
+        asked: list[Request] = []
+        ask = NatsClient.ask
+
+        def counted(client: NatsClient, requests: Sequence[Request]) -> Sequence[Answer]:
+            asked.extend(requests)
+            return ask(client, requests)
+
+        monkeypatch.setattr(NatsClient, "ask", counted)
+        assert queue.broker.move("many-dead", "many-dead", state="dead", limit=1) == 1
+        assert len(asked) < 10
+        assert [one.message.id for one in queue.lease(9)] == ["m0"]
+
+
 def test_what_other_programs_publish_are_messages(server: NatsServer) -> None:
     import asyncio
 

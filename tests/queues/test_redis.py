@@ -11,7 +11,8 @@ import pytest
 from tests.queues.asked_of_each import found_where_the_server_was_killed, shared_by_four_consumers
 from tests.queues.servers import RedisServer, redis_server
 from tupletree.errors import ConfigError, ConnectorError
-from tupletree.queues import Broker, Failure, Message, connect, open_queue
+from tupletree.queues import Broker, Failure, Letter, Message, connect, open_queue
+from tupletree.queues.messages import State
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 redis = pytest.importorskip("redis")
@@ -200,3 +201,26 @@ def test_wrong_urls_are_named() -> None:
 
 def test_many_consumers_of_one_queue_share_its_messages(server: RedisServer) -> None:
     shared_by_four_consumers(f"{server.url}?queue=many")
+
+
+@pytest.mark.parametrize("state", ["ready", "leased", "delayed", "dead"])
+def test_pages_of_what_a_queue_holds_are_all_of_it_and_bring_nothing_else(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, state: State
+) -> None:
+    name = f"pages-{state}"
+    with open_queue(f"{server.url}?queue={name}") as queue:
+        queue.publish([Message(id=f"m{number}", delay_s=60.0 * (state == "delayed")) for number in range(8)])
+        leased = queue.lease(8, lease_s=60.0) if state in {"leased", "dead"} else []
+        if state == "dead":
+            queue.dead_letter([Letter(handle=one.handle, reason="no") for one in leased])
+        answers: list[int] = []
+        run = RedisBroker._run
+
+        def counted(*given: Any) -> Any:
+            answers.append(len(found := run(*given)))
+            return found
+
+        monkeypatch.setattr(RedisBroker, "_run", counted)
+        pages = [queue.peek(state, 3, after=after) for after in (0, 3, 6, 9)]
+    assert sorted(one.message.id for page in pages for one in page) == [f"m{number}" for number in range(8)]
+    assert answers == [len(page) for page in pages] == [3, 3, 2, 0]

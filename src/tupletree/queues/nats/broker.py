@@ -300,7 +300,7 @@ class NatsBroker(Broker):
         wanted = {*ids}
         chosen = [
             (sequence, stored.message)
-            for sequence, stored in self._streams.letters(source, 0)
+            for sequence, stored in self._streams.letters(source, 0 if wanted else limit)
             if not wanted or stored.message.id in wanted
         ]
         moved = 0

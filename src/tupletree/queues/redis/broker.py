@@ -203,7 +203,6 @@ class RedisBroker(Broker):
 
     def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
         """See `Broker.peek`."""
-        shown = self._run(operating.PEEK, queue, state, after + limit)[after:]
         return [
             Stored(
                 message=_message(_fields(flat)),
@@ -213,7 +212,7 @@ class RedisBroker(Broker):
                 published_s=_published_s(_fields(flat), b""),
                 reason=reason.decode(errors="replace"),
             )
-            for flat, deliveries, due_ms, reason in shown
+            for flat, deliveries, due_ms, reason in self._run(operating.PEEK, queue, state, limit, after)
         ]
 
     def find(self, queue: str, ids: Sequence[str]) -> set[str]:

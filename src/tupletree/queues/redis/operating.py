@@ -16,12 +16,15 @@ local ready = math.max(0, redis.call('XLEN', Q.stream) - delivered) + over + com
 return {ready, delivered - over, redis.call('ZCARD', Q.due) - come, redis.call('ZCARD', Q.dead)}
 """)
 
-# ARGV: state, how many. Gives [fields, deliveries, due in ms, reason] each.
+# ARGV: state, how many, how many to leave out before them. Gives [fields, deliveries, due in ms, reason] each.
 PEEK = script_of("""
-local state, count, seen = ARGV[1], tonumber(ARGV[2]), {}
+local state, after, seen, passed = ARGV[1], tonumber(ARGV[3]), {}, 0
+local count = after + tonumber(ARGV[2])
 
 local function see(fields, n, due_ms, reason)
-  if #seen < count and fields then
+  if not fields then return end
+  passed = passed + 1
+  if passed > after and passed <= count then
     reason = reason or redis.call('HGET', Q.reasons, get(fields, 'id')) or ''
     seen[#seen + 1] = {fields, tonumber(n or '0') or 0, tostring(due_ms), reason}
   end
