@@ -1,16 +1,23 @@
-"""The watchdog of a run: messages that can never be settled are logged."""
+"""The watchdog of a run: what hangs, and messages that can never be settled, are logged."""
 
 from __future__ import annotations
 
+import re
+import threading
+from pathlib import Path
+
 import pytest
 
+from tests.local.running import begin
 from tests.tasks.driving import Driver
 from tests.tasks.streams import Line, Script, Word, lines
+from tests.until import PATIENCE_S, until
 from tupletree import Collector, Topology, bolt
 from tupletree.clock import ManualClock
 from tupletree.config import Options
 from tupletree.runtimes.local.assembly import Assembly
 from tupletree.runtimes.local.watchdog import STALL_S, Watchdog
+from tupletree.topology.components import Sink, SinkBatch
 
 
 @bolt(auto_ack=False)
@@ -38,3 +45,21 @@ def test_with_timeouts_off_ten_lost_tuples_are_named_once(caplog: pytest.LogCapt
     clock.advance(STALL_S)
     watch.look()
     assert len(caplog.records) == 1
+
+
+def test_a_sink_that_has_been_in_one_call_for_long_is_named_with_its_stack(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_named = threading.Event()
+
+    class Stuck(Sink[Line]):
+        def write(self, batch: SinkBatch[Line]) -> None:
+            assert is_named.wait(PATIENCE_S)
+
+    t = Topology("stuck")
+    t.sink("out", Stuck()).shuffle(t.spout("lines", Script([lines("a", "b")])))
+    handle = begin(t, tmp_path / "state", processing_timeout_s=0.2)
+    until(lambda: "has worked at one step for" in caplog.text)
+    is_named.set()
+    assert handle.wait(PATIENCE_S).acked == 2
+    assert re.search(r"out, task \d+, has worked at one step for \d+ s; other tasks[\s\S]*is_named\.wait", caplog.text)

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from tupletree import (
 from tupletree.clock import ManualClock
 from tupletree.errors import ConnectorError, OutageLimitError
 from tupletree.sinks import jsonl, sql
+from tupletree.tasks import stalls
 from tupletree.topology.components import Sink, SinkBatch, TaskContext
 from tupletree.tracking.outages import LONGEST_PAUSE_S
 from tupletree.tracking.outcomes import Failure, FailureKind
@@ -578,6 +580,44 @@ def test_a_run_says_what_it_waits_for(tmp_path: Path, caplog: pytest.LogCaptureF
     assert any(record.outages for record in handle.recent_progress())
     assert "out: it waits, for something outside is not available: ConnectorError: the service is away" in caplog.text
     assert "out: it goes on: the outage is over after" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["a sink", "a bolt", "a sink that is slow and not away"])
+def test_an_outage_whose_calls_take_long_fails_no_message_that_waits_for_their_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A server that is gone lets each call wait for its connection, and all else on the thread waits for the call."""
+    monkeypatch.setattr(stalls, "GRACE_S", 0.05)
+    gone_until_s = time.monotonic() + 4.0
+    calls = count()
+
+    def call() -> None:
+        if (left_s := gone_until_s - time.monotonic()) > 0:
+            # As long as the server is waited for: beyond the message timeout, but for a first call.
+            time.sleep(min(left_s, 0.9 if next(calls) else 0.1))
+            if where != "a sink that is slow and not away":
+                raise ConnectorError("it does not answer")
+
+    class Written(Sink[R]):
+        def write(self, batch: SinkBatch[R]) -> None:
+            if where != "a bolt":
+                call()
+
+    @bolt
+    def asks(m: M) -> R:
+        if where == "a bolt" and m.n == 500:
+            call()
+        return R(m.n)
+
+    t = Topology("waits")
+    numbers = t.spout("s", Numbers(1_000))
+    t.sink("out", Written()).shuffle(t.bolt("asks", asks).shuffle(numbers)).shuffle(
+        t.bolt("same", same).shuffle(numbers)
+    )
+    handle = begin(t, tmp_path / "state", message_timeout_s=0.4, max_attempts=1)
+    summary = handle.wait(60.0)
+    assert time.monotonic() > gone_until_s
+    assert (summary.acked, summary.failed, summary.dead) == (1_000, 0, 0)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes where it may not")

@@ -117,7 +117,7 @@ class AckerMachine(Machine):
         ):
             self._apply(deltas, failures, now, out)
         for root in extended:
-            self._acker.extend(root, now.monotonic_s)
+            self._acker.extend(root, self._time_s(now))
         for one in asked:
             gone = self._acker.unknown_among(one.roots)
             if gone:
@@ -125,7 +125,7 @@ class AckerMachine(Machine):
 
     def _apply(self, deltas: list[Delta], failures: list[TreeFailure], now: Now, out: Outbox) -> None:
         openings, self._waiting = self._waiting, []
-        decided = self._acker.apply(openings, deltas, failures, now.monotonic_s)
+        decided = self._acker.apply(openings, deltas, failures, self._time_s(now))
         if decided.completed or decided.failed:
             by_spout: dict[int, TreeVerdicts] = {}
             for spout_task, roots in decided.completed:
@@ -138,11 +138,11 @@ class AckerMachine(Machine):
 
     def poll(self, now: Now, out: Outbox, *, paused: bool = False) -> bool:  # noqa: ARG002 - pauses are for spouts
         """Rotate when it is time."""
-        if now.monotonic_s < self._acker.next_rotation_s():
+        if self._time_s(now) < self._acker.next_rotation_s():
             return False
         if self._waiting:
             self._apply([], [], now, out)
-        for spout_task, roots in self._acker.rotate(now.monotonic_s):
+        for spout_task, roots in self._acker.rotate(self._time_s(now)):
             out.mail.append((spout_task, TreeVerdicts(expired=roots)))
         self._drop_unclaimed(out)
         self._watch(out)
@@ -150,7 +150,12 @@ class AckerMachine(Machine):
 
     def next_due_s(self) -> float | None:
         """The next rotation."""
-        return self._acker.next_rotation_s()
+        due_s = self._acker.next_rotation_s()
+        return due_s if self.stalls is None else self.stalls.earliest(due_s)
+
+    def _time_s(self, now: Now) -> float:
+        """The time that timeouts go by."""
+        return now.monotonic_s if self.stalls is None else self.stalls.without(now.monotonic_s)
 
     def _drop_unclaimed(self, out: Outbox) -> None:
         unclaimed = self._acker.take_unclaimed()

@@ -19,6 +19,7 @@ from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.orders import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pace import Pace
+from tupletree.tasks.stalls import Stalls
 from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.tasks.upstream.under_way import KeptFrames, UnderWay
 from tupletree.tracking.holds import Hold
@@ -47,6 +48,7 @@ class Machine:
         wait: whether it waits for the end of an outage.
         done: what its calls took so far; None for what makes no calls for tuples.
         measured: where the driver of the task adds what `work` and `poll` took; None for what does so itself.
+        stalls: what its driver knows of calls that take long; None where nobody notes them.
     """
 
     def __init__(self, task: Task) -> None:
@@ -59,6 +61,7 @@ class Machine:
         self.pace: Pace | None = None
         self.done: WorkDone | None = None
         self.measured: WorkDone | None = None
+        self.stalls: Stalls | None = None
 
     def _ids_of(self, roots: Sequence[int]) -> tuple[MessageId, ...]:
         """The message ids of these roots, as far as they are known."""
@@ -109,6 +112,11 @@ class Machine:
     def is_busy(self) -> bool:
         """Whether something is held back that `flush`, or the end of a call, would release."""
         return False
+
+    @property
+    def may_stall(self) -> bool:
+        """Whether what it does now may wait for something outside, and its thread with it: see `Stalls`."""
+        return self.wait.current is not None
 
     def holds(self, root: int, now: Now) -> list[Hold]:  # noqa: ARG002 - nothing is held
         """What holds tuples of this attempt in this task, or its rows; none: it has none. On the task's thread."""

@@ -348,6 +348,11 @@ class SinkMachine(Machine):
         return self.wait.current is not None
 
     @property
+    def may_stall(self) -> bool:
+        """Whether there is something to write."""
+        return self.is_busy or bool(self._answers)
+
+    @property
     def is_busy(self) -> bool:
         """Whether rows are ready to be written."""
         return bool(self._rows) or self._batch is not None

@@ -27,6 +27,7 @@ from tupletree.tasks.orders import Numbers
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
+from tupletree.tasks.stalls import Stalls
 from tupletree.tasks.ticks import SystemMachine
 from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.topology.components import AsyncSpout
@@ -158,8 +159,9 @@ def assemble(
         )
     owner_of = {task_id: executor for executor in executors for task_id in executor.machines}
     owners = [owner_of[task.task_id] for task in plan.tasks]
+    stalls = Stalls(threading.Lock())
     for executor in executors:
-        executor.connect(owners, executors)
+        executor.connect(owners, executors, stalls)
     return Assembly(plan, machines, executors, owners)
 
 

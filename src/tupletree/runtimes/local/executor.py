@@ -13,8 +13,9 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from tupletree.bolts.forks import leave_if_forked
@@ -30,6 +31,7 @@ from tupletree.tasks.outbox import AsyncCall, Outbox
 from tupletree.tasks.pace import SLICE_S
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
+from tupletree.tasks.stalls import Stalls
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.records import Acked, Died
@@ -105,6 +107,9 @@ class Executor:
 
     Attributes:
         letters: stores dead letters. While they wait its spouts emit nothing, because memory is limited.
+        handled: tuples, mail and calls so far.
+        in_hand: the task that works now; None: none does.
+        calling: the task that calls something outside now, such as a sink that writes, and a number for the call.
     """
 
     def __init__(
@@ -125,6 +130,8 @@ class Executor:
         self.handled = 0
         self.spouts = [machine for machine in machines.values() if isinstance(machine, SpoutMachine)]
         self.in_hand: int | None = None
+        self.calling: tuple[int, int] | None = None
+        self._stalls: Stalls | None = None
         self._timed: list[Machine] = []  # that are open, spouts aside
         self._emitting: list[SpoutMachine] = []  # that are open
         self._owners: Sequence[Executor] = ()
@@ -151,11 +158,12 @@ class Executor:
         self._slow: set[int] = set()
         self.thread: threading.Thread | None = None
 
-    def connect(self, owners: Sequence[Executor], executors: Sequence[Executor]) -> None:
-        """Set which executor serves each task, before anything runs."""
-        self._owners = owners
+    def connect(self, owners: Sequence[Executor], executors: Sequence[Executor], stalls: Stalls) -> None:
+        """Set which executor serves each task, and where calls are noted that take long, before anything runs."""
+        self._owners, self._stalls = owners, stalls
         self._rings = [executor.ring for executor in executors]
         for machine in self.machines.values():
+            machine.stalls = stalls
             if isinstance(machine, BoltMachine):
                 machine.sender = self
             elif isinstance(machine, SpoutMachine):
@@ -341,7 +349,8 @@ class Executor:
         for task, letters in by_task.items():
             if task not in self._closed:
                 self.in_hand = task
-                self.machines[task].receive(letters, now, self._out)
+                with self._noting(self.machines[task]):
+                    self.machines[task].receive(letters, now, self._out)
         self.in_hand = None
         self.handled += len(by_task)
         self._carry_out(now)
@@ -453,10 +462,13 @@ class Executor:
         out = self._out
         for machine in self._timed:
             if machine.measured is None:
-                worked = machine.poll(now, out) or worked
+                with self._noting(machine):
+                    worked = machine.poll(now, out) or worked
                 continue
             before_s = self._clock.monotonic()
-            if machine.poll(now, out):
+            with self._noting(machine):
+                polled = machine.poll(now, out)
+            if polled:
                 worked = True
                 machine.measured.seconds += self._clock.monotonic() - before_s  # windows and joins make calls here
         if self._emitting:
@@ -472,6 +484,21 @@ class Executor:
             self.in_hand = None
         return worked
 
+    @contextmanager
+    def _noted(self, task: int) -> Iterator[None]:
+        """Note a call to something outside: all other tasks of this thread wait for its end."""
+        assert self._stalls is not None, "it runs after `connect`"
+        number = self._stalls.begin(self._clock.monotonic())
+        self.calling = task, number
+        try:
+            yield
+        finally:
+            self.calling = None
+            self._stalls.end(number, self._clock.monotonic())
+
+    def _noting(self, machine: Machine) -> AbstractContextManager[None]:
+        return self._noted(machine.task.task_id) if machine.may_stall else _NOTHING_TO_NOTE
+
     def _warn_slow(self, spout: SpoutMachine, seconds: float) -> None:
         if spout.task.task_id not in self._slow:
             self._slow.add(spout.task.task_id)
@@ -485,7 +512,8 @@ class Executor:
     def _flush(self, now: Now) -> bool:
         flushed = False
         for machine in self._timed:
-            flushed = machine.flush(now, self._out) or flushed
+            with self._noting(machine):
+                flushed = machine.flush(now, self._out) or flushed
         self._carry_out(now)
         return flushed
 
@@ -626,6 +654,9 @@ class Executor:
         for task, spout_checkpoint in self.spout_checkpoints.items():
             spout_checkpoint.letters_to_store.extend(died for died in self._out.died if died.spout_task == task)
             spout_checkpoint.not_told.extend(died for died in self._not_told if died.spout_task == task)
+
+
+_NOTHING_TO_NOTE = nullcontext()
 
 
 def _is_in(root: int, frame: Frame) -> bool:

@@ -28,7 +28,7 @@ class Watchdog:
         self._limit_s = options.processing_timeout_s
         self._never_expires = options.message_timeout_s is None
         self._clock = clock
-        self._since: dict[Executor, tuple[int, int | None, float]] = {}
+        self._since: dict[Executor, tuple[tuple[int, int] | None, float]] = {}
         self._named: set[Executor] = set()
         self._verdicts = -1
         self._verdict_s = clock.monotonic()
@@ -43,17 +43,19 @@ class Watchdog:
             self._look_for_stall(now_s)
 
     def _look_at(self, executor: Executor, now_s: float) -> None:
-        handled, task, since_s = self._since.get(executor, (-1, None, now_s))
-        if executor.in_hand is None or executor.handled != handled or executor.in_hand != task:
-            self._since[executor] = executor.handled, executor.in_hand, now_s
+        step, since_s = self._since.get(executor, (None, now_s))
+        calling, in_hand = executor.calling, executor.in_hand
+        now_at = calling or (None if in_hand is None else (in_hand, -executor.handled))
+        if now_at is None or now_at != step:
+            self._since[executor] = now_at, now_s
             self._named.discard(executor)
         elif self._limit_s is not None and now_s - since_s >= self._limit_s and executor not in self._named:
             self._named.add(executor)
             logger.warning(
                 "%s, task %d, has worked at one step for %.0f s; other tasks of executor %s wait for it "
                 "(blocking=True gives a bolt a thread of its own)\n%s",
-                self._assembly.plan.tasks[task or 0].component,
-                task,
+                self._assembly.plan.tasks[now_at[0]].component,
+                now_at[0],
                 now_s - since_s,
                 executor.name,
                 executor.stack(),
