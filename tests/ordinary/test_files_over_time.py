@@ -178,6 +178,34 @@ def test_the_rest_of_a_file_that_has_left_its_name_is_read_over_any_number_of_st
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_a_file_that_came_and_was_rotated_away_between_two_starts_is_named(
+    here: Path, caplog: pytest.LogCaptureFixture, packed: bool
+) -> None:
+    """As an hour of rotations does while a run is stopped: the list has one name, and no pattern."""
+    Path("a.log.1").write_text("from before the first start\n")
+    os.utime("a.log.1", (1e9, 1e9))
+    reader = begun("a.log")
+    Path("a.log.1").rename("a.log.3")
+    Path("a.log").rename("a.log.2")
+    os.utime("a.log.2", (2e9, 2e9))
+    if packed:
+        Path("a.log.1.gz").write_bytes(gzip.compress(b"between\n"))
+    else:
+        Path("a.log.1").write_text("between\n")
+    os.utime("a.log.1.gz" if packed else "a.log.1", (3e9, 3e9))
+    Path("a.log").write_text("new\n")
+    reader.start()
+    assert reader.texts() == [f"{LONG}3", f"{LONG}4", "new"]
+    assert caplog.text.count("for a while, when nobody looked: it is not read") == 1
+    assert f"a.log.1{'.gz' * packed} was a.log for a while" in caplog.text
+    caplog.clear()
+    Path("b.log").write_text("other\n")
+    reader.resume(["a.log*", "b.log"])  # a pattern reads it
+    assert "between" in reader.texts()
+    assert "nobody looked" not in caplog.text
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 def test_the_rest_of_a_file_that_was_copied_and_truncated_is_read_in_the_copy(here: Path, packed: bool) -> None:
     reader = begun("a.log")
     content = Path("a.log").read_bytes()

@@ -593,8 +593,8 @@ def test_an_outage_whose_calls_take_long_fails_no_message_that_waits_for_their_t
 
     def call() -> None:
         if (left_s := gone_until_s - time.monotonic()) > 0:
-            # As long as the server is waited for: beyond the message timeout, but for a first call.
-            time.sleep(min(left_s, 0.9 if next(calls) else 0.1))
+            # The server is waited for, by real time: beyond the message timeout, but for a first call.
+            time.sleep(min(left_s, 0.9 if next(calls) else 0.1))  # see above
             if where != "a sink that is slow and not away":
                 raise ConnectorError("it does not answer")
 

@@ -369,6 +369,11 @@ class FileQueue:
             f"{found.path} is not the file that was read so far: it is read from its start" for _, found in out.replaced
         ]
         notes += [f"{name} is another name of {first}: it is read once" for name, first in out.aliases.items()]
+        notes += [
+            f"{path} was {name} for a while, when nobody looked: it is not read. "
+            f"A pattern, such as {name}*, finds such files, too"
+            for path, name in out.passed_over.items()
+        ]
         notes += [f"{name} is a copy of {first}: it is read once" for name, first in out.copies.items()]
         for note in notes:
             self._say(note)

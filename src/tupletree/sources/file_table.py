@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +23,9 @@ from typing import Any
 import msgspec
 
 from tupletree.errors import CheckpointError
-from tupletree.sources.files import Found, found_at, siblings, without_compression
+from tupletree.sources.files import Found, found_at
 from tupletree.sources.line_reader import BLOCK_BYTES, DamagedFileError, LineReader
+from tupletree.sources.rotation import Neighbours, Related, is_rotated
 
 SEALED = 64
 """So many records are stored together, packed once and not for each snapshot."""
@@ -108,6 +108,7 @@ class Reconciled:
         missed: records whose file cannot be found.
         aliases: files that are other names of one that is present → that one's name.
         copies: files that are copies of one that is present, made by rotation → that one's name.
+        passed_over: files that had a name of the list between two looks, and have been rotated away since → that name.
     """
 
     present: list[tuple[FileRecord, Found]] = field(default_factory=list)
@@ -117,6 +118,7 @@ class Reconciled:
     missed: list[FileRecord] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
+    passed_over: dict[str, str] = field(default_factory=dict)
 
 
 class FileTable:
@@ -232,7 +234,7 @@ class FileTable:
             first = files.setdefault(found.identity, found)
             if first is not found:
                 out.aliases[found.name] = first.name
-        neighbours = _Neighbours()
+        neighbours = Neighbours()
         rest = self._by_identity([*files.values()], owned, is_open)
         outside = self._outside(owned, neighbours, lambda record, found: self._is_same(record, found, is_open))
         rest = self._by_path(rest, owned)
@@ -246,7 +248,31 @@ class FileTable:
             out.fresh.append(record)
         out.present = [(present[identity], found) for identity, found in outside.items()]
         out.present += [(present[identity], found) for identity, found in files.items() if identity in present]
+        for identity, found in outside.items():
+            self._find_passed_over(present[identity], found, {*present, *files}, neighbours, out)
         return out
+
+    def _find_passed_over(
+        self,
+        record: FileRecord,
+        rotated: Found,
+        known: set[tuple[int, int]],
+        neighbours: Neighbours,
+        out: Reconciled,
+    ) -> None:
+        """What was rotated away after a record's file was: it came and went while nobody looked."""
+        name = os.path.realpath(record.name)
+        if not is_rotated(name, rotated.path):
+            return
+        for path in neighbours.rotated_from(name):
+            found = found_at(path)
+            if (
+                isinstance(found, Found)
+                and found.identity not in known
+                and found.mtime_ns > rotated.mtime_ns
+                and not any(self._fits(one, found) for one in self.records if one.name == record.name)
+            ):
+                out.passed_over[path] = record.name
 
     def _by_identity(
         self, files: Sequence[Found], owned: dict[int, Found], is_open: Callable[[FileRecord], bool]
@@ -296,7 +322,7 @@ class FileTable:
     def _by_rotation(self, files: Sequence[Found], owned: dict[int, Found], out: Reconciled) -> list[Found]:
         """Give files to records that they are rotated copies of; returns the others."""
         usable = [record for record in self.records if record.offset >= EVIDENCE_BYTES] if files else []
-        related = _Related([record.path for record in usable])
+        related = Related([record.path for record in usable])
         rest = []
         for found in files:
             candidates = [usable[place] for place in related.originals_of(found.path)]
@@ -321,7 +347,7 @@ class FileTable:
     def _outside(
         self,
         owned: dict[int, Found],
-        neighbours: _Neighbours,
+        neighbours: Neighbours,
         is_same: Callable[[FileRecord, Found], bool],
     ) -> dict[tuple[int, int], Found]:
         """Look for the files of records that have none in the folders where they were; those that were found."""
@@ -330,7 +356,7 @@ class FileTable:
         for record in self.records:
             if id(record) in owned or record.gone:
                 continue
-            for path in neighbours.that_may_be(record):
+            for path in neighbours.that_may_be(record.path, record.inode, record.name):
                 found = found_at(path)
                 if isinstance(found, Found) and found.identity not in taken and is_same(record, found):
                     owned[id(record)] = outside[found.identity] = found
@@ -339,7 +365,7 @@ class FileTable:
         return outside
 
     def _is_rotated_copy(self, record: FileRecord, found: Found) -> bool:
-        is_related = record.offset >= EVIDENCE_BYTES and _is_rotated(record.path, found.path)
+        is_related = record.offset >= EVIDENCE_BYTES and is_rotated(record.path, found.path)
         return is_related and self._fits(record, found)
 
     def _note(self, owned: dict[int, Found], fresh: Sequence[Found], out: Reconciled) -> None:
@@ -380,85 +406,6 @@ class FileTable:
             forgotten = {id(record) for record in gone[: len(gone) - FORGET_BEYOND]}
             self.records = [record for record in self.records if id(record) not in forgotten]
             self._renumber()
-
-
-class _Neighbours:
-    """The entries in the folders of files, each looked at once."""
-
-    def __init__(self) -> None:
-        self._folders: dict[str, tuple[dict[int, list[str]], list[str], _Related]] = {}
-
-    def that_may_be(self, record: FileRecord) -> list[str]:
-        """Paths in the folder of a record's file that this may have now: those of its inode, and those of rotation.
-
-        Its own is among them where its name is another file's, or nobody's: the file was rotated away, or the link
-        that is followed leads elsewhere. Where its name is still its own, the source is not to read it any more.
-        """
-        folder = os.path.dirname(record.path)
-        if folder not in self._folders:
-            entries = [*siblings(record.path)]
-            by_inode: dict[int, list[str]] = defaultdict(list)
-            for path, inode in entries:
-                by_inode[inode].append(path)
-            paths = [path for path, _ in entries]
-            self._folders[folder] = by_inode, paths, _Related(paths)
-        by_inode, paths, related = self._folders[folder]
-        rotated = [paths[place] for place in related.rotated_from(record.path)]
-        left_out = {record.path} if os.path.realpath(record.name) == record.path else set()
-        return sorted({*by_inode.get(record.inode, ()), *rotated} - left_out)
-
-
-class _Related:
-    """Paths, to be found by those that rotation makes of them or made them of, without comparing each with each.
-
-    Names of data often end with numbers (`part-00001`), so that thousands have one stem.
-    """
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
-        self._at: dict[str, list[int]] = defaultdict(list)
-        self._of_plain: dict[str, list[int]] = defaultdict(list)  # by the path without its compression
-        self._of_stem: dict[str, list[int]] = defaultdict(list)
-        self._packed: dict[str, list[int]] = defaultdict(list)  # those that are compressed, by their stem
-        self._unpacked: dict[str, list[int]] = defaultdict(list)
-        for place, path in enumerate(paths):
-            plain, stem = without_compression(path), _stem(path)
-            self._at[path].append(place)
-            self._of_plain[plain].append(place)
-            self._of_stem[stem].append(place)
-            (self._packed if plain != path else self._unpacked)[stem].append(place)
-
-    def originals_of(self, new: str) -> list[int]:
-        """Places of the paths of which rotation makes this one, in order."""
-        plain, stem = without_compression(new), _stem(new)
-        places = {*self._at.get(plain, ()), *self._at.get(stem, ())}
-        if plain != new:
-            places.update(self._unpacked.get(stem, ()))
-        return [place for place in sorted(places) if _is_rotated(self._paths[place], new)]
-
-    def rotated_from(self, old: str) -> list[int]:
-        """Places of the paths that rotation makes of this one, in order."""
-        places = {*self._of_plain.get(old, ()), *self._of_stem.get(old, ())}
-        if without_compression(old) == old:
-            places.update(self._packed.get(_stem(old), ()))
-        return [place for place in sorted(places) if _is_rotated(old, self._paths[place])]
-
-
-_ROTATION = re.compile(r"([._-]\d+)+$")
-"""What rotation appends to a name: numbers and dates."""
-
-
-def _stem(path: str) -> str:
-    """What a file and those that rotation makes of it have in common."""
-    return _ROTATION.sub("", without_compression(path))
-
-
-def _is_rotated(old: str, new: str) -> bool:
-    """Whether rotation makes the one name of the other: by adding a number or a date, by compressing, or both."""
-    if old == new or _stem(old) != _stem(new):
-        return False
-    plain, is_packed = without_compression(new), without_compression(new) != new
-    return plain == old or old == _stem(new) or (is_packed and without_compression(old) == old)
 
 
 def _packed(records: Sequence[FileRecord]) -> str:
