@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tupletree.data.frames import Frame, carrier
@@ -160,6 +161,17 @@ def test_the_blame_says_how_the_last_worker_ended(tmp_path: Path) -> None:
     assert failure.failing_tuple == "Word('a')"
     die(tmp_path, 3, 10)
     assert "ended without an error" in crash_history(tmp_path, 4).roots[10].how
+
+
+def test_a_message_that_workers_died_of_while_they_read_it_is_not_tried_again(tmp_path: Path) -> None:
+    for attempt in (1, 2):
+        marker = CrashMarker(tmp_path, PLACE, (0, attempt))
+        marker.__enter__()
+        marker.mark(TASK, (10,), is_read=True)
+    failure = crash_history(tmp_path, 3).roots[10].failure("orders", "b'x'")
+    assert failure.error.startswith("2 worker processes ended while they read this message: ")
+    assert (failure.permanent, failure.was_reading) == (True, True)
+    assert not msgspec.structs.replace(failure, permanent=False).was_reading
 
 
 def test_a_mark_that_was_never_written_or_is_torn_blames_none(tmp_path: Path) -> None:

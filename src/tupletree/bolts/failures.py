@@ -32,9 +32,11 @@ OUR_MODULES = (
     "tupletree.routing.groupings",
     "tupletree.runtimes.local.event_loop",
     "tupletree.runtimes.spark.worker.async_bolts",
+    "tupletree.runtimes.spark.worker.segments",
     "tupletree.runtimes.spark.settle.sink_delivery",
     "tupletree.runtimes.spark.settle.sink_thread",
     "tupletree.sinks.foreach",
+    "tupletree.sources.broker_spout",
     "concurrent.futures._base",
     "tupletree.testing.",
 )

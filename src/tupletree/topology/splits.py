@@ -158,6 +158,11 @@ def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
         )
 
 
+def place_of(split: Split) -> str:
+    """Where a split is, in words; of one as `storable_split` made it."""
+    return _place_of(_as_planned(split))
+
+
 def _place_of(split: Split) -> str:
     rows = f"rows {split.first} to {split.first + split.rows - 1}"
     return rows if split.source is None else f"{encodable(split.source)}, {rows}"
@@ -229,6 +234,10 @@ class LeaseReader(Generic[T]):
     @abstractmethod
     def read(self, taken: bytes) -> T | Reject:
         """The value of a message that was taken; a `Reject`, with its id, if it is none."""
+
+    def payload(self, taken: bytes) -> Any:
+        """What is shown of a message that `read` does not survive, JSON-compatible or bytes. It must survive that."""
+        return taken
 
 
 class LeaseSpout(Spout[T], LeaseReader[T]):

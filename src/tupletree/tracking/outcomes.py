@@ -73,6 +73,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     permanent: bool = False
     retry: RetryRule | None = None
 
+    @property
+    def was_reading(self) -> bool:
+        """Whether no value of the message was made: what reads it did not survive that, or was too long in it."""
+        return self.permanent and self.kind in {FailureKind.POISON, FailureKind.TIMEOUT}
+
     def __post_init__(self) -> None:
         """Texts come from outside, and must not stop what stores a failure."""
         for name in _TEXTS:

@@ -272,7 +272,7 @@ def _readopt(
         if one.is_counted:
             accounts.count(one.by_task)
             continue
-        for message, value in one.find(one.roots.tolist()):
+        for message, value in one.logged():
             if message.root in sent_again:
                 value = accounts.decode_value(message.task, value.payload)
             if message.attempt > 1:

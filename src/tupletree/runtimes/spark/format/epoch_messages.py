@@ -134,9 +134,13 @@ class EpochMessages(ABC):
             SourceChangedError, ConnectorError: a source does not have them any more.
         """
 
+    def logged(self) -> list[tuple[EpochMessage, Any]]:
+        """All of them as `Pending` has them while their epoch runs: what executors took from a broker is not read."""
+        return self.find(self.roots.tolist())
+
     @abstractmethod
     def check_readable(self) -> None:
-        """Raise CheckpointError if `find` could not read them: the topology has changed since their epoch."""
+        """Raise CheckpointError if `find` could not read them: the topology has changed, or a file is gone."""
 
     def for_runs(self) -> EpochMessages:
         """The same messages, without the bytes that only `find` needs."""
@@ -151,8 +155,13 @@ class EpochMessages(ABC):
         roots: list[int] = self.roots.tolist()
         return [root for root in roots if root not in left_over] if left_over else roots
 
-    def apart(self, roots: Collection[int]) -> dict[int, Any]:  # noqa: ARG002 - most have none
-        """Root → value, of those that `Pending` has without their values. Reads, and raises, as `find`."""
+    def apart(self, roots: Collection[int], unread: Collection[int]) -> dict[int, Any]:  # noqa: ARG002 - most have none
+        """Root → value, of those that `Pending` has without their values. Reads, and raises, as `find`.
+
+        Args:
+            roots: of any messages.
+            unread: those of which only what is stored is wanted: what reads them may not survive it.
+        """
         return {}
 
     def adoptions(self, left_over: Iterable[int]) -> list[Adoption]:

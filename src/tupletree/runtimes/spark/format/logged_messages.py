@@ -30,7 +30,7 @@ from tupletree.runtimes.spark.format.epoch_messages import (
     EpochMessages,
     StoredPayload,
 )
-from tupletree.runtimes.spark.format.segments import SegmentReader
+from tupletree.runtimes.spark.format.segments import SegmentReader, SegmentRow
 from tupletree.tracking.ledger import Entries, combine
 from tupletree.tracking.message_ids import id_from_plain
 
@@ -164,7 +164,7 @@ class LoggedMessages(EpochMessages):
         """See `EpochMessages`: frames can always be read."""
         for one in self._segments:
             assert self._segment_reader is not None, "made without a way to read"
-            self._segment_reader.reader(one.component)
+            self._segment_reader.check(one)
 
     def id_of(self, root: int) -> MessageId | None:
         """See `EpochMessages`."""
@@ -189,8 +189,19 @@ class LoggedMessages(EpochMessages):
         """See `EpochMessages`."""
         if not roots:
             return []
-        wanted = {*roots}
-        values = self.apart(wanted)
+        return self._with_values({*roots}, self.apart(roots))
+
+    def logged(self) -> list[tuple[EpochMessage, Any]]:
+        """See `EpochMessages`: those in segments have the place of their value."""
+        places: dict[int, Any] = {
+            root: SegmentRow(one.file, row, 0)
+            for one in self._segments
+            for row, root in zip(array("I", one.rows), array("Q", one.roots), strict=True)
+        }
+        return self._with_values({*self.roots.tolist()}, places)
+
+    def _with_values(self, wanted: set[int], values: dict[int, Any]) -> list[tuple[EpochMessage, Any]]:
+        """These messages, with these values or those that are in frames."""
         if not values.keys() >= wanted:
             assert self._frames is not None, "made without values, and asked for them"
             values = {**self._frames.values(), **values}
@@ -200,12 +211,12 @@ class LoggedMessages(EpochMessages):
         """See `EpochMessages`."""
         return LoggedMessages(self._columns, self._header, self.openings, segments=self._segment_reader)
 
-    def apart(self, roots: Collection[int]) -> dict[int, Any]:
+    def apart(self, roots: Collection[int], unread: Collection[int] = ()) -> dict[int, Any]:
         """See `EpochMessages`: those in segments."""
         if not self._segments or not roots:
             return {}
         assert self._segment_reader is not None, "made without a way to read"
-        return self._segment_reader.values(self._segments, roots)
+        return self._segment_reader.values(self._segments, roots, unread)
 
 
 class LogFrames:

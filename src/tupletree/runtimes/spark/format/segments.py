@@ -8,6 +8,7 @@ for: no earlier one names it. Owns the file; refuses to know what the messages a
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -141,8 +142,13 @@ class SegmentReader:
         self._directory = directory
         self._spec = spec
 
-    def values(self, segments: Iterable[PlannedSegment], roots: Collection[int]) -> dict[int, Any]:
-        """Root → value, of these roots as far as they are in these segments; of what is rejected, its payload."""
+    def values(
+        self, segments: Iterable[PlannedSegment], roots: Collection[int], unread: Collection[int] = ()
+    ) -> dict[int, Any]:
+        """Root → value, of these roots as far as they are in these segments; of what is rejected, its payload.
+
+        `unread` are those that are not read: `read` may not return. They have their payload, too.
+        """
         wanted = {*roots}
         values: dict[int, Any] = {}
         for planned in segments:
@@ -155,9 +161,14 @@ class SegmentReader:
                 reader = self.reader(planned.component)
                 taken = read_segment(self._directory / planned.file, found)
                 for root, message in zip(found.values(), taken, strict=True):
-                    value = reader.read(bytes(message))
+                    value = reader.payload(bytes(message)) if root in unread else reader.read(bytes(message))
                     values[root] = value.payload if isinstance(value, Reject) else value
         return values
+
+    def check(self, planned: PlannedSegment) -> None:
+        """Raise CheckpointError if a segment is missing or damaged, or if executors do not read its spout any more."""
+        self.reader(planned.component)
+        deque(read_segment(self._directory / planned.file, ()), maxlen=0)
 
     def reader(self, component: str) -> LeaseReader[Any]:
         """The spout that reads. Raises CheckpointError if executors do not read it any more."""

@@ -18,7 +18,7 @@ import numpy as np
 from tupletree.data.codec import ArrowCodec, EncodeError
 from tupletree.data.columns import Anchors, ArrowColumns
 from tupletree.data.frames import ColumnFrame, Frame, Root, all_failed, join_segments, roots_of
-from tupletree.errors import ConnectorError, SourceChangedError, TupletreeError
+from tupletree.errors import ConnectorError, SourceChangedError, TupletreeError, UnusableDataError
 from tupletree.state.versions import StateFile
 from tupletree.texts import msgpack_bytes
 from tupletree.topology.splits import Split
@@ -103,10 +103,18 @@ class PlannedSplit(msgspec.Struct, array_like=True, frozen=True):
     ordinal: int
 
 
-class Unreadable(msgspec.Struct, array_like=True):
-    """An error of a source as text: a worker's exceptions cannot be sent. Make it with `of`."""
+_UNREADABLE: Final[dict[str, type[ConnectorError]]] = {
+    one.__name__: one for one in (SourceChangedError, UnusableDataError)
+}
 
-    has_changed: bool
+
+class Unreadable(msgspec.Struct, array_like=True):
+    """An error of a source as text: a worker's exceptions cannot be sent. Make it with `of`.
+
+    `kind` is the name of its class, of those that say more than `ConnectorError`.
+    """
+
+    kind: str
     what: str
     where: str
     got: str
@@ -118,12 +126,12 @@ class Unreadable(msgspec.Struct, array_like=True):
         """In a worker, of what a spout raised."""
         first = error.findings[0]
         where = f"spout {component!r}, {first.where}" if first.where else f"spout {component!r}"
-        has_changed = isinstance(error, SourceChangedError)
-        return cls(has_changed, first.what, where, first.got, first.expected, first.next_step)
+        kind = next((name for name, one in _UNREADABLE.items() if isinstance(error, one)), "")
+        return cls(kind, first.what, where, first.got, first.expected, first.next_step)
 
     def error(self) -> ConnectorError:
         """The error to raise in the driver."""
-        made = SourceChangedError if self.has_changed else ConnectorError
+        made = _UNREADABLE.get(self.kind, ConnectorError)
         return made(self.what, where=self.where, got=self.got, expected=self.expected, next_step=self.next_step)
 
 

@@ -135,7 +135,8 @@ class EpochRuns:
             self._met_crashes = True
         left_over = settlement.left_over | chosen.rows.roots()
         adoptions = [adoption for one in record.inputs for adoption in one.adoptions(left_over)]
-        values = {root: value for one in record.inputs for root, value in one.apart(left_over).items()}
+        unread = {root for root, failure in settlement.failures.items() if failure.was_reading}
+        values = {root: value for one in record.inputs for root, value in one.apart(left_over, unread).items()}
         if values:
             with accounts.lock:
                 accounts.pending.put_values(values)

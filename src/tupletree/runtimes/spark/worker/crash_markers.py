@@ -2,7 +2,8 @@
 
 A message that crashes its worker (os._exit, a segmentation fault, out of memory) leaves no report. Spark tries
 the partition again, so from the second attempt on each message is marked before it is worked; a message that two
-attempts crashed on is blamed, and the next attempt fails it and goes on. What a task does for no message (`open`, a
+attempts crashed on is blamed, and the next attempt fails it and goes on. So is one that a stage reads from a segment.
+What a task does for no message (`open`, a
 tick, `close`) is marked too, and is then left out of the epoch. One crash proves nothing: workers are pre-empted,
 hosts are lost. The first attempt writes no markers, so they cost nothing as long as nothing crashes; unless a message
 is tried again that may crash its worker.
@@ -51,7 +52,8 @@ _NAME = re.compile(r"\d{6}-(\d{8})-\d{2}-\d{5}-(\d{4}-\d{2})\.mark")
 class _MarkerRecord(msgspec.Struct, array_like=True):
     """What an attempt works on.
 
-    `untracked` is the position among the task's untracked tuples, or -1; `work` is what it does for no message.
+    `untracked` is the position among the task's untracked tuples, or -1; `work` is what it does for no message;
+    `is_read`: the message is being read, and no value of it exists yet.
     """
 
     task_id: int
@@ -59,6 +61,7 @@ class _MarkerRecord(msgspec.Struct, array_like=True):
     untracked: int
     memory_kills: int
     work: str = ""
+    is_read: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,19 +73,25 @@ class Blame:
         how: how the workers ended, in words.
         stack: the stack in the last crash report; empty if there is none.
         work: what they did for no message.
+        is_read: they were reading the message.
     """
 
     task_id: int
     how: str
     stack: str
     work: str = ""
+    is_read: bool = False
 
     def __str__(self) -> str:
-        what = f"were in its `{self.work}`" if self.work else "worked on this message"
+        did = "read" if self.is_read else "worked on"
+        what = f"were in its `{self.work}`" if self.work else f"{did} this message"
         return f"{CRASHES_BEFORE_BLAME} worker processes ended while they {what}: {self.how}"
 
     def failure(self, component: str, failing_tuple: str = "", retry: RetryRule | None = None) -> Failure:
-        """The blame as the failure of an attempt; `retry` is what holds for the component."""
+        """The blame as the failure of an attempt; `retry` is what holds for the component.
+
+        Of a message that was not read it is the last one: without a value nothing can be tried again.
+        """
         return Failure(
             kind=FailureKind.POISON,
             component=component,
@@ -90,6 +99,7 @@ class Blame:
             error=str(self),
             traceback=self.stack,
             failing_tuple=failing_tuple,
+            permanent=self.is_read,
             retry=retry,
         )
 
@@ -123,7 +133,8 @@ class CrashHistory:
             mark, crash_report = _read(path)
             if mark is None:
                 continue
-            blame = Blame(mark.task_id, _how(crash_report, mark.memory_kills), _users_part(crash_report), mark.work)
+            how = _how(crash_report, mark.memory_kills)
+            blame = Blame(mark.task_id, how, _users_part(crash_report), mark.work, mark.is_read)
             if mark.work:
                 works_seen[work := (mark.task_id, mark.work)] += 1
                 if works_seen[work] >= CRASHES_BEFORE_BLAME:
@@ -222,11 +233,12 @@ class CrashMarker:
         """The file descriptor for a crash report: the worker's standard error if nothing is marked."""
         return self._file if self._file >= 0 else 2
 
-    def mark(self, task_id: int, roots: tuple[int, ...], untracked: int = -1) -> None:
-        """These messages, or this untracked tuple, come next."""
+    def mark(self, task_id: int, roots: tuple[int, ...], untracked: int = -1, *, is_read: bool = False) -> None:
+        """These messages, or this untracked tuple, come next; `is_read`: to be read."""
         if not self._in_other_work:
             ones = [*map(int, roots)]  # of roots that carry numbers, the roots
-            self._write(msgspec.msgpack.encode(_MarkerRecord(task_id, ones, untracked, self._memory_kills)))
+            record = _MarkerRecord(task_id, ones, untracked, self._memory_kills, is_read=is_read)
+            self._write(msgspec.msgpack.encode(record))
 
     def rest(self) -> None:
         """No message is being worked on."""

@@ -6,8 +6,9 @@ what bolts emit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -16,16 +17,22 @@ import msgspec
 from tupletree.bolts.effects import Output, Worked
 from tupletree.bolts.failures import FailureMaker
 from tupletree.data.frames import UNTRACKED, Root
+from tupletree.errors import UnusableDataError
 from tupletree.runtimes.spark.format.rows import root_ids
 from tupletree.runtimes.spark.format.wire import PlannedSplit
+from tupletree.runtimes.spark.worker.crash_markers import CrashingWorkError
 from tupletree.topology.components import Reject
 from tupletree.topology.model import ComponentSpec, StreamSpec
-from tupletree.topology.splits import read_split
+from tupletree.topology.splits import place_of, read_split
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 
 def rows_of(
-    planned: PlannedSplit, component: ComponentSpec, fail: FailureMaker, skip: AbstractSet[int]
+    planned: PlannedSplit,
+    component: ComponentSpec,
+    fail: FailureMaker,
+    skip: AbstractSet[int],
+    reading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[Worked]:
     """Read a split, in chunks that make frames of the usual size; `Output.made` is the number of the row.
 
@@ -34,14 +41,16 @@ def rows_of(
         component: the spout, with a body that reads.
         fail: makes its failures.
         skip: roots that are left out.
+        reading: entered while rows are read; raises CrashingWorkError if earlier attempts crashed on that.
 
     Raises:
         SourceChangedError, ConnectorError: see `read_split`.
+        UnusableDataError: earlier attempts crashed: no one row can be left out of what `read` gives.
     """
     (stream,) = component.outputs.values()
     rows = read_split(component.body, planned.split)
     index = 0
-    while values := list(islice(rows, FRAME_TUPLES)):
+    while values := _next_of(rows, planned, reading):
         count = len(values)
         roots: list[Root] = root_ids(planned.key + index, count).tolist() if planned.key else [UNTRACKED] * count
         made: Sequence[int] = range(index, index + count)
@@ -52,6 +61,21 @@ def rows_of(
         if values:
             worked.outputs.append(Output(stream.name, values, roots, list(range(1, len(values) + 1)), made=made))
         yield worked
+
+
+def _next_of(
+    rows: Iterator[Any], planned: PlannedSplit, reading: Callable[[], AbstractContextManager[None]]
+) -> list[Any]:
+    try:
+        with reading():
+            return list(islice(rows, FRAME_TUPLES))
+    except CrashingWorkError as error:
+        raise UnusableDataError(
+            "a piece of a source cannot be read",
+            where=place_of(planned.split),
+            got=str(error),
+            next_step="fix the source, and run again: it goes on with this piece",
+        ) from error
 
 
 def sendable(

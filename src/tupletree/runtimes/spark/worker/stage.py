@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -46,7 +46,7 @@ from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, Outgoing, Queue
 from tupletree.runtimes.spark.worker.joined_frames import join_frames
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.runtimes.spark.worker.ordered_input import OrderedInput
-from tupletree.runtimes.spark.worker.segments import messages_of
+from tupletree.runtimes.spark.worker.segments import MessageReading, messages_of
 from tupletree.runtimes.spark.worker.sender import Destinations, Sender
 from tupletree.runtimes.spark.worker.sink_writer import SinkTask, takes_columns
 from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer
@@ -57,12 +57,15 @@ from tupletree.state.keys import key_functions
 from tupletree.tasks.orders import Numbers, carried
 from tupletree.texts import unmarked_text
 from tupletree.topology.model import ComponentSpec
+from tupletree.topology.splits import place_of
 from tupletree.tracking.ledger import combine, distinct
 from tupletree.tracking.outages import error_text
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.work_done import WorkDone
 
 logger = logging.getLogger("tupletree.spark.stage")
+
+_Planned = TypeVar("_Planned", wire.PlannedSplit, PlannedSegment)
 
 OUTAGE_PAUSES_S = (0.1, 0.2, 0.4)
 """Before each further call that a stage makes while something outside is not available."""
@@ -114,6 +117,7 @@ def run_stage(
             if run.has_work:
                 yield from run.read_splits()
                 with CallTimeout(known.processing_timeout_s, marker.crash_report):
+                    yield from run.read_segments()
                     yield from run.work()
         finally:
             run.close()
@@ -136,7 +140,8 @@ class StageRun:
         self._spill_buffer = SpillBuffer(control.stage_memory_bytes)
         self._inbox = Inbox(self._spill_buffer, self._decoder)
         self._outgoing = Outgoing(self._spill_buffer)
-        self._splits: list[tuple[int, wire.PlannedSplit | PlannedSegment]] = []
+        self._splits: list[tuple[int, wire.PlannedSplit]] = []
+        self._segments: list[tuple[int, PlannedSegment]] = []
         self._left_out = set(wire.unpack_roots(control.left_out).tolist())
         self._failures: dict[int, Failure] = {}
         self._skip: set[int] = set(self._left_out)
@@ -175,7 +180,7 @@ class StageRun:
     @property
     def has_work(self) -> bool:
         """Whether any frame or split is for this stage in this partition, or a task may have other work to do."""
-        return bool(self._inbox or self._splits or self._places)
+        return bool(self._inbox or self._splits or self._segments or self._places)
 
     def read(self, rows: Iterable[wire.Row]) -> Iterator[wire.Row]:
         """Take what is addressed to this stage; yields the rows that only pass through."""
@@ -188,11 +193,15 @@ class StageRun:
                     slot = self._spill_buffer.put(head, body)
                     self._inbox.add(known.task, QueuedFrame(known.source, known.sequence, None, slot))
                     continue
-            elif kind in {wire.SPLIT, wire.SEGMENT}:
-                decode = wire.decode_split if kind == wire.SPLIT else decode_segment
-                planned = decode(memoryview(head))
-                if planned.component in self._stage.components:
-                    self._splits.append((place, planned))
+            elif kind == wire.SPLIT:
+                split = wire.decode_split(memoryview(head))
+                if split.component in self._stage.components:
+                    self._splits.append((place, split))
+                    continue
+            elif kind == wire.SEGMENT:
+                segment = decode_segment(memoryview(head))
+                if segment.component in self._stage.components:
+                    self._segments.append((place, segment))
                     continue
             elif kind == wire.WAKE:
                 self._places.add(place)
@@ -200,17 +209,27 @@ class StageRun:
 
     def read_splits(self) -> Iterator[wire.Row]:
         """Read the pieces of sources that came here, and route their rows; yields frames for later stages."""
+        yield from self._read_all(self._splits, self._rows_of)
+
+    def read_segments(self) -> Iterator[wire.Row]:
+        """The same for the messages of segments."""
+        yield from self._read_all(self._segments, self._messages_of)
+
+    def _read_all(
+        self,
+        pieces: list[tuple[int, _Planned]],
+        read: Callable[[_Planned, ComponentSpec, Task, FailureMaker], Iterator[tuple[Worked, int]]],
+    ) -> Iterator[wire.Row]:
         senders: dict[tuple[str, int], Sender] = {}
-        for place, planned in sorted(self._splits, key=lambda split: split[1].ordinal):
+        for place, planned in sorted(pieces, key=lambda piece: piece[1].ordinal):
             component = self._program.component(planned.component)
             task = self._plan.tasks_of(component.name)[0]
             sender = senders.get((component.name, place)) or self._sender(component, task, place)
             senders[component.name, place] = sender
-            # Several partitions send as this task: the split distinguishes their frames, and orders them.
+            # Several partitions send as this task: the piece distinguishes their frames, and orders them.
             sender.number_from((planned.ordinal + 1) << 32)
-            fail = FailureMaker(component.name, task.task_id)
             try:
-                for worked, first_number in self._read(planned, component, fail):
+                for worked, first_number in read(planned, component, task, FailureMaker(component.name, task.task_id)):
                     sender.ordering.number_rows(worked, first_number)
                     self._carry_out(worked, component, sender)
                     yield from self._outgoing.take()
@@ -219,17 +238,22 @@ class StageRun:
                 return
             self._stats.read.append(planned.ordinal)
 
-    def _read(
-        self, planned: wire.PlannedSplit | PlannedSegment, component: ComponentSpec, fail: FailureMaker
+    def _rows_of(
+        self, planned: wire.PlannedSplit, component: ComponentSpec, task: Task, fail: FailureMaker
     ) -> Iterator[tuple[Worked, int]]:
-        """What a piece has, each with the number to which the positions of its outputs are added."""
-        if isinstance(planned, wire.PlannedSplit):
-            for worked in rows_of(planned, component, fail, self._left_out):
-                yield worked, self._first_number(planned)
-        else:
-            directory = Path(self._control.epochs_directory).parent / "segments"
-            for worked in messages_of(planned, directory, component, fail, self._left_out):
-                yield worked, 0
+        """What a split has, each with the number to which the positions of its outputs are added."""
+        reading = partial(self._crash_marker.other_work, task.task_id, f"read of {place_of(planned.split)}")
+        for worked in rows_of(planned, component, fail, self._left_out, reading):
+            yield worked, self._first_number(planned)
+
+    def _messages_of(
+        self, planned: PlannedSegment, component: ComponentSpec, task: Task, fail: FailureMaker
+    ) -> Iterator[tuple[Worked, int]]:
+        """The same of a segment."""
+        directory = Path(self._control.epochs_directory).parent / "segments"
+        reading = MessageReading(component, task.task_id, fail, self._left_out, self._crash_marker)
+        for worked in messages_of(planned, directory, reading):
+            yield worked, 0
 
     def _first_number(self, planned: wire.PlannedSplit) -> int:
         """The number of the first row of a piece: as `SplitMessages` has it, if the row is tracked."""
