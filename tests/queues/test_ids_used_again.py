@@ -166,12 +166,22 @@ def stopped(handle: RunHandle) -> None:
 
 
 @READERS
-def test_after_a_restart_ids_are_kept_no_longer_than_their_messages_may_come_again_and_may_be_used_again(
-    tmp_path: Path, read_on: str
+def test_after_a_kill_ids_are_kept_no_longer_than_their_messages_may_come_again_and_may_be_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_on: str
 ) -> None:
-    handle = priced(tmp_path, read_on)
-    work(tmp_path, 0, 1, 2)
-    stopped(handle)
+    class Crash(BaseException):
+        """In the place of the end of the process."""
+
+    def crash(name: str) -> None:
+        if name == "callbacks.after":
+            raise Crash(name)
+
+    with open_queue(url_in(tmp_path)) as orders, monkeypatch.context() as patched:
+        orders.publish([Message(id=f"order-{at}", body=b'{"number": %d, "pears": 1}' % at) for at in range(3)])
+        patched.setattr(crash_points, "on_reached", crash)
+        with pytest.raises((TupletreeError, Crash)):
+            priced(tmp_path, read_on).wait(HANG_S)
+        until(lambda: orders.depth().open == 0)
     assert unconfirmed(tmp_path) == {"order-0", "order-1", "order-2"}
     handle = priced(tmp_path, read_on)
     work(tmp_path, 7)  # from now on the broker was asked

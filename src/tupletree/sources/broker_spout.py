@@ -62,6 +62,9 @@ SAME_S = 0.001
 OTHER_S = 1.0
 """Those whose times are farther from each other, and which are counted anew as well, are not: see `_is_other`."""
 
+LOOKED_AT, MOST_LOOKED_AT = 1_000, 10_000
+"""Dead letters that are looked at: in one call, and at the most."""
+
 NO_ATTEMPT = frozenset({FailureKind.STOPPED, FailureKind.LOST})
 
 logger = logging.getLogger("tupletree.queues")
@@ -471,12 +474,16 @@ class BrokerSpout(AsyncSpout[T]):
     async def _forget_others(self, queue: Queue) -> None:
         """Forget what is over and will not be delivered again: another consumer has settled it, or it was deleted.
 
-        Else a message that is published under its id later would be acked, and not worked.
+        Else a message that is published under its id later would be acked, and not worked. A dead letter may have been
+        told though the call raised, or a process ended: were it told again, one that is moved back would not be worked.
         """
         unsure = [*self._unsure]
         held = {*unsure}
         if self._can.find:
             held = await self._in_thread(partial(queue.find, unsure))
+        died = {one for one in held if (known := self._settled.get(one)) is not None and known.failure is not None}
+        if died and "dead" in self._can.peek:
+            held -= await self._in_thread(partial(_dead_among, queue, died))
         self._unsure.difference_update(unsure)
         for message_id in {*unsure} - held:
             self._settled.pop(message_id, None)
@@ -530,6 +537,17 @@ def _is_other(known: Delivery | _Settled | None, delivery: Delivery) -> bool:
     if known is None or delivery.deliveries > known.deliveries or not (known.published_s and delivery.published_s):
         return False
     return abs(known.published_s - delivery.published_s) > OTHER_S
+
+
+def _dead_among(queue: Queue, ids: Collection[str]) -> set[str]:
+    """Those of these messages that are dead letters of the queue, among the first `MOST_LOOKED_AT`."""
+    found: set[str] = set()
+    for after in range(0, MOST_LOOKED_AT, LOOKED_AT):
+        letters = queue.peek("dead", LOOKED_AT, after=after)
+        found.update(one.message.id for one in letters if one.message.id in ids)
+        if len(letters) < LOOKED_AT or len(found) == len(ids):
+            break
+    return found
 
 
 def _told(table: dict[str, R], told: dict[str, R], refused: set[str]) -> list[str]:

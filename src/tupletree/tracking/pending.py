@@ -414,6 +414,11 @@ class Pending:
         if self._tasks[spout_task].unconfirmed.pop(key, None) is not None:
             self._log.note_settled(spout_task, key, was_there=True)
 
+    @property
+    def has_confirmed(self) -> bool:
+        """Whether the caller's log does not have yet that an id was confirmed."""
+        return self._log.has_confirmed
+
     # --- questions --------------------------------------------------------------------------------------------
 
     def open_count(self, spout_task: int) -> int:

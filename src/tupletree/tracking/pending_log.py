@@ -137,6 +137,14 @@ class ChangeLog:
         if self._enabled:
             self._settled.setdefault((spout_task, key), was_there)
 
+    @property
+    def has_confirmed(self) -> bool:
+        """Whether an id was confirmed that the last base or delta has as unconfirmed."""
+        return any(
+            was_there and key not in self._tasks[number].unconfirmed
+            for (number, key), was_there in self._settled.items()
+        )
+
     def clear(self) -> None:
         """Count changes from here."""
         self._unlogged = {place: one for place, one in self._unlogged.items() if self._is_unlogged(place)}

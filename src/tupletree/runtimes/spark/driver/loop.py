@@ -242,7 +242,7 @@ class Loop:
         if gave_up or self._may_cut_buffer(stopping=stopping):
             return True
         if stopping:
-            return False
+            return is_known and now_s < (self._stop_at_s or 0.0) and self._has_confirmed()
         return (
             (is_known and (self._due_in_s(now_s) <= 0.0 or self._must_drain()))
             or (self._ticking.next_s <= now_s and not self._is_finished(stopping=False))
@@ -250,6 +250,14 @@ class Loop:
             or intake.must_give_up
             or (intake.ended_unlogged and intake.has_ended)
         )
+
+    def _has_confirmed(self) -> bool:
+        """Whether an epoch is to say which messages their sources know to be over, because no other one will.
+
+        The next start would tell their sources again: of one that a person has moved back to work meanwhile, too.
+        """
+        with self._parts.accounts.lock:
+            return self._parts.accounts.pending.has_confirmed
 
     def _may_cut_buffer(self, *, stopping: bool) -> bool:
         """Whether anything is pulled that an epoch may have."""
