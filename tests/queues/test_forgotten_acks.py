@@ -12,10 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from tupletree.bolts.effects import TaskPlace
-from tupletree.queues import Delivery, Failure, Message, Queue, open_queue
+from tupletree.errors import ConnectorError
+from tupletree.queues import Delivery, Failure, Letter, Message, Queue, open_queue
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.queues.sqlite.file import QueueFile
 from tupletree.sources import queue
+from tupletree.tracking.outcomes import Failure as Verdict
+from tupletree.tracking.outcomes import FailureKind
 
 CONTEXT = TaskPlace("t", "orders", 1, 0, 1)
 
@@ -90,6 +93,52 @@ def test_an_ack_that_its_broker_forgot_is_told_again_and_the_message_is_not_work
                 assert await spout.next() is None
                 await spout.flush()
                 assert orders.depth().open == 0
+        await spout.close()
+
+    asyncio.run(lease())
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["told", "told though the call raised"])
+def test_a_dead_letter_that_its_broker_forgot_is_acked_and_one_that_is_moved_back_is_worked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetful: Limited, raises: bool
+) -> None:
+    """The letter is there, for it was written first; that the message is done was forgotten."""
+    forgetful(True)
+    published_s = 1e9
+    lease_timed, written = Queue.lease, SqliteBroker.dead_letter
+
+    def lease_anew(self: Queue, *arguments: Any, **named: Any) -> list[Delivery]:
+        return [replace(one, published_s=published_s) for one in lease_timed(self, *arguments, **named)]
+
+    def write_and_break(self: SqliteBroker, letters: Sequence[Letter]) -> Sequence[str]:
+        written(self, letters)
+        raise ConnectorError("the connection was lost after")
+
+    monkeypatch.setattr(Queue, "lease", lease_anew)
+
+    async def lease() -> None:
+        nonlocal published_s
+        spout = queue(url_in(tmp_path))
+        await spout.open(CONTEXT)
+        with open_queue(url_in(tmp_path)) as orders:
+            publish(orders)
+            assert ids_of(await spout.next()) == ["order-0"]
+            spout.fail("order-0", Verdict(kind=FailureKind.ERROR, error="no", permanent=True))
+            if raises:
+                with monkeypatch.context() as patched:
+                    patched.setattr(SqliteBroker, "dead_letter", write_and_break)
+                    with pytest.raises(ConnectorError):
+                        await spout.flush()
+            await spout.flush()
+            orders.broker.declare("elsewhere")
+            orders.move("elsewhere", state="dead")  # the letter is no more in the way of what the broker forgot
+            publish(orders)
+            assert await spout.next() is None
+            await spout.flush()
+            assert (orders.depth().open, orders.depth().dead) == (0, 0)
+            published_s += 0.01  # as of a message that was moved
+            publish(orders)
+            assert ids_of(await spout.next()) == ["order-0"]
         await spout.close()
 
     asyncio.run(lease())

@@ -67,8 +67,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         atomic_settle: `settle` happens as a whole or not at all. False: it publishes first and acks then, so that a
             crash in between delivers the message again.
         runs_sql: `settle(within=…)` runs the caller's statements in the same transaction.
-        durable_acks: a crash of the broker forgets no ack that returned. False: what was acked just before may be
-            delivered again.
+        durable_acks: a crash of the broker forgets no ack that returned. False: what was acked just before, or made a
+            dead letter, may be delivered again. Then a dead letter that is moved has the time of its move as
+            `published_s`, or a consumer would take it for one of these.
         ack_anywhere: any connection may settle a handle. False: only the one that leased it.
         several_hosts: consumers on several hosts may share a queue.
         lists_queues: `queues`.

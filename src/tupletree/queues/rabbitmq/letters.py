@@ -5,6 +5,7 @@ Owns what becomes of letters in hand. Everything here runs on the connection's e
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Self
 
@@ -13,6 +14,9 @@ from tupletree.queues.rabbitmq.channels import Requests, opened
 from tupletree.queues.rabbitmq.client import Link, RabbitClient
 from tupletree.queues.rabbitmq.consuming import Lease, QueueChannel
 from tupletree.queues.rabbitmq.wire import dead_queue_of, parcel_of, ready_queue_of, stored_of
+
+LEAST_LATER_S = 0.01
+"""A message that is moved is so much later than it was, whatever clocks say."""
 
 
 class DeadLetters:
@@ -39,10 +43,14 @@ class DeadLetters:
         return await self.channel.take(most, DEFAULT_MAX_BYTES, 1e9)
 
     async def move(self, letters: Sequence[tuple[Lease, Stored]], target: str) -> None:
-        """Publish them to a queue, and ack them then."""
+        """Publish them to a queue, and ack them then. They are published anew: see `Capabilities.durable_acks`."""
         if letters:
             ready = ready_queue_of(target)
-            parcels = [parcel_of(ready, one.message, published_s=one.published_s) for _, one in letters]
+            now_s = time.time()
+            parcels = [
+                parcel_of(ready, one.message, published_s=max(now_s, one.published_s + LEAST_LATER_S))
+                for _, one in letters
+            ]
             await self._client.publish(self._link, parcels, target)
             self.channel.ack([lease.tag for lease, _ in letters])
             await self.channel.told()

@@ -18,6 +18,8 @@ from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message, State, Stor
 
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,180}")
 _HEAD, _KEY, _DELIVERIES, _REASON = "tupletree", "tupletree-key", "tupletree-deliveries", "tupletree-reason"
+_PUBLISHED = "tupletree-published-ms"
+_OURS = frozenset({_KEY, _DELIVERIES, _REASON, _PUBLISHED})
 _COUNT, _DEATHS = "x-delivery-count", "x-death"
 _SERVERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count", "x-opt-")
 """What headers that the server adds begin with."""
@@ -134,6 +136,8 @@ def parcel_of(
         headers[_DELIVERIES] = deliveries
     if reason:
         headers[_REASON] = _cut(reason, MOST_HEAD_BYTES - head_bytes(message))
+    if published_s:
+        headers[_PUBLISHED] = round(published_s * 1000)  # the timestamp of the protocol has whole seconds
     properties = BasicProperties(
         content_type=content_type,
         headers=headers or None,
@@ -187,9 +191,7 @@ def message_of(body: bytes, properties: Any, own_id: str) -> Message:
         content_type=properties.content_type or DEFAULT_CONTENT_TYPE,
         key=_text(headers.get(_KEY, "")),
         headers={
-            name: _text(value)
-            for name, value in headers.items()
-            if not name.startswith(_SERVERS) and name not in {_KEY, _DELIVERIES, _REASON}
+            name: _text(value) for name, value in headers.items() if not name.startswith(_SERVERS) and name not in _OURS
         },
     )
 
@@ -202,7 +204,9 @@ def _text(value: Any) -> str:
 
 def published_s_of(properties: Any) -> float:
     """When it was published, by the publisher's clock; 0.0 if it did not say."""
-    stamp = properties.timestamp
+    stamp, exact_ms = properties.timestamp, (properties.headers or {}).get(_PUBLISHED)
+    if isinstance(exact_ms, int):
+        return exact_ms / 1000
     return float(stamp) if isinstance(stamp, int) else 0.0
 
 
