@@ -228,6 +228,7 @@ def test_a_full_disk_pauses_a_durable_run_until_there_is_room_and_nothing_dies(
     handle = service.begin(max_spout_pending=10, max_attempts=10_000, backoff_max_ms=50.0)
     is_full.set()
     until(lambda: any(outage.component == "journal" for outage in handle.progress().outages))
+    assert handle.progress().state == "waiting"
     service.held = set()
     is_full.clear()
     ended = handle.wait(HANG_S)

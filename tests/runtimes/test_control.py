@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -146,6 +147,17 @@ def test_an_old_status_means_a_process_that_crashed(tmp_path: Path) -> None:
     assert not status_of(tmp_path).is_alive(time.time())
     said = command("status", "--state-dir", tmp_path)
     assert "crashed, last heartbeat" in said.stdout
+
+
+def test_an_old_status_of_a_process_that_is_there_says_since_when_nothing_is_known(tmp_path: Path) -> None:
+    """It is suspended, or its disk is full: what it said last is not how it stands now."""
+    who: dict[str, Any] = {"process": os.getpid(), "host": socket.gethostname(), "process_began": began(os.getpid())}
+    write_status(tmp_path, updated_s=time.time() - STALE_AFTER_S - 1, **who)
+    said = command("status", "--state-dir", tmp_path)
+    assert said.returncode == 0
+    assert re.search(r"at \d{4}-.* UTC; since then its process is suspended, or cannot write to", said.stdout)
+    write_status(tmp_path, updated_s=time.time(), **who)
+    assert "since then" not in command("status", "--state-dir", tmp_path).stdout
 
 
 def test_a_status_from_the_future_was_written_before_the_clock_was_set_back(tmp_path: Path) -> None:

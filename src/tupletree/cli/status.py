@@ -86,9 +86,12 @@ def _print_work(progress: Progress) -> None:
 
 
 def _state(status: Status, state: str) -> str:
-    if status.is_alive(time.time()):
-        return f"{state} for {status.progress.get('seconds', 0.0):,.0f} s"
-    when = moment_text(status.updated_s)
+    when, now_s = moment_text(status.updated_s), time.time()
+    if status.is_alive(now_s):
+        shown = f"{state} for {status.progress.get('seconds', 0.0):,.0f} s"
+        if not status.is_old(now_s):
+            return shown
+        return f"{shown}, at {when}; since then its process is suspended, or cannot write to the state directory"
     if status.ended:
         return f"{state}, ended {when}"
     return f"crashed, last heartbeat {when} ({state})"

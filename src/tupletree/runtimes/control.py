@@ -95,8 +95,12 @@ class Status(msgspec.Struct, kw_only=True):
         if self.host == socket.gethostname() and self.process_began:
             # Independent of the clock. Another process that has the same number now began at another time.
             return began(self.process) == self.process_began
-        # One from the future was written before the clock was set back: a living process would have written it again.
-        return abs(now_s - self.updated_s) < STALE_AFTER_S
+        return not self.is_old(now_s)
+
+    def is_old(self, now_s: float) -> bool:
+        """Whether a process that is at work, and can write here, would have written it again by now."""
+        # One from the future was written before the clock was set back.
+        return abs(now_s - self.updated_s) >= STALE_AFTER_S
 
 
 class _StoredRequest(msgspec.Struct, forbid_unknown_fields=True):

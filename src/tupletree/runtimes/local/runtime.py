@@ -170,9 +170,9 @@ class LocalRun(RunHandle):
     def progress(self) -> Progress:
         """See `RunHandle.progress`."""
         totals, open_now = self._counts.totals()
-        outages = (*self._counts.outages(), *self._delivery.shown())
+        waits = self._counts.outages()
         if self._durability is not None:
-            outages += self._durability.shown()
+            waits += self._durability.shown()
         return Progress(
             emitted=totals.acked + totals.dead + open_now,
             acked=totals.acked,
@@ -185,8 +185,8 @@ class LocalRun(RunHandle):
             latency_p95_ms=self._rates.latency_ms(0.95),
             seconds=self._elapsed_s(),
             outputs=self._counts.rows(),
-            state=self._state(waits=bool(self._counts.outages())),
-            outages=outages,
+            state=self._state(waits=bool(waits)),
+            outages=(*waits, *self._delivery.shown()),
             outage_counts=self._counts.outage_counts(),
             untracked=totals.untracked,
             untracked_failed=self._counts.strays(),
