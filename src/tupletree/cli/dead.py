@@ -100,10 +100,14 @@ def print_letters(letters: Sequence[DeadLetter], limit: int = 0) -> None:
 
 
 def _print_kinds(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
-    kinds = Counter(
-        (one.failure.component, one.failure.kind.value, _error_of(one).partition("\n")[0]) for one in letters
-    )
-    counted = kinds.most_common()
+    from tupletree.cli.error_kinds import kinds_of
+
+    errors = [_error_of(one).partition("\n")[0] for one in letters]
+    kinds = kinds_of(errors)
+    counted = Counter(
+        (one.failure.component, one.failure.kind.value, kinds[error])
+        for one, error in zip(letters, errors, strict=True)
+    ).most_common()
     if as_json:
         for (component, why, error), count in counted:
             print(escape_json(json.dumps({"count": count, "component": component, "why": why, "error": error})))

@@ -164,14 +164,15 @@ class ReplayableLetters:
             letter = letters.get(letter_id)
             if letter is None:
                 continue
-            why = "its source could not turn it into a message"
+            why = "its source could not turn it into a message, so it is for the source to give it again"
             try:
                 if letter.failure.kind is not FailureKind.REJECTED:
                     found[letter_id] = letter, *self._read(letter_id, letter)
                     continue
             except ProcessingError as error:
                 why = str(error)
-            self._say("a dead letter cannot be replayed: %s", f"{letter_id}: {why}")
+            name = f"{letter.spout}/{id_text(letter.message_id)}"
+            self._say("a dead letter cannot be replayed: %s", f"{name}: {why}")
         return found
 
     def _say(self, words: str, what: str) -> None:
