@@ -113,3 +113,22 @@ def test_asking_twice_for_a_replay_is_asking_once(run: Run, tmp_path: Path) -> N
 def test_a_run_that_starts_says_so_instead_of_showing_zeros() -> None:
     assert progress_line(Progress(seconds=4.2, state="created")) == "4.2 s  starting"
     assert "in 0" in progress_line(Progress(seconds=4.2, state="processing"))
+
+
+@pytest.mark.parametrize("command", ["run", "check", "graph"])
+def test_a_pipeline_in_the_place_of_a_topology_is_called_one(run: Run, command: str) -> None:
+    said = run(command, "pipeline.yaml")
+    assert said.code == 2
+    assert "this is a pipeline of routes, and no topology" in said.err
+    assert "tupletree routes run pipeline.yaml" in said.err
+
+
+def test_where_only_pipelines_were_run_status_says_how_to_ask_for_them(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = run("status")
+    assert "there is no run here" in said.err
+    assert "tupletree routes list" not in said.err
+    (tmp_path / ".tupletree" / "routes" / "shop").mkdir(parents=True)
+    assert "tupletree routes list" in run("status").err

@@ -10,7 +10,7 @@ import typer
 
 from tupletree.cli.arguments import Json
 from tupletree.cli.output import print_json, print_shown
-from tupletree.cli.pipelines import PipelineName, Places, StoreUrl, find_places
+from tupletree.cli.pipelines import PipelineName, Places, StoreUrl, existing, find_places
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape
 from tupletree.texts import moment_text
@@ -40,7 +40,7 @@ def tree_command(
     as_json: Json = False,
 ) -> None:
     """Show where a message came from and all that came of it, with each call; or all messages of an execution."""
-    tree = _ask(pipeline, store, lambda lineage: lineage.tree(asked, limit))
+    tree = _ask(pipeline, store, asked, lambda lineage, one: lineage.tree(one, limit))
     if as_json:
         print_json(tree)
     else:
@@ -57,7 +57,7 @@ def failures_command(
     as_json: Json = False,
 ) -> None:
     """Show calls that failed, the latest first. Of a message: also those of all that came of it."""
-    found = _ask_all(pipeline, store, asked, lambda lineage: lineage.failures(asked, route=route, limit=limit))
+    found = _ask_all(pipeline, store, asked, lambda lineage, one: lineage.failures(one, route=route, limit=limit))
     if as_json:
         for call in found:
             print_json(call)
@@ -91,7 +91,7 @@ def stats_command(
 ) -> None:
     """Show per route and adapter: calls, failures, how long they take (p50, p95), and calls per second."""
     since_s = time.time() - last_s if last_s is not None else 0.0
-    found = _ask_all(pipeline, store, asked, lambda lineage: lineage.stats(asked, since_s=since_s))
+    found = _ask_all(pipeline, store, asked, lambda lineage, one: lineage.stats(one, since_s=since_s))
     if as_json:
         for one in found:
             print_json(one)
@@ -169,20 +169,22 @@ def calls_in_words(calls: list[Call]) -> Iterator[str]:
             line = []
 
 
-def _ask_all(pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage], list[T]]) -> list[T]:
+def _ask_all(
+    pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], list[T]]
+) -> list[T]:
     """Ask each place until one knows the id; without an id, all of them together."""
     if asked:
-        return _ask(pipeline, store, question)
-    answers = _answers(pipeline, store, question)
+        return _ask(pipeline, store, asked, question)
+    answers = _answers(pipeline, store, asked, question)
     return [row for rows in answers for row in rows]
 
 
-def _ask(pipeline: str | None, store: str | None, question: Callable[[Lineage], T]) -> T:
+def _ask(pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], T]) -> T:
     """Ask each place until one knows."""
-    return next(_answers(pipeline, store, question))
+    return next(_answers(pipeline, store, asked, question))
 
 
-def _answers(pipeline: str | None, store: str | None, question: Callable[[Lineage], T]) -> Iterator[T]:
+def _answers(pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], T]) -> Iterator[T]:
     """The answers of those that have one. Raises ConfigError if none has."""
     from tupletree.routes.lineage import Lineage
 
@@ -191,7 +193,13 @@ def _answers(pipeline: str | None, store: str | None, question: Callable[[Lineag
     for place in find_places(pipeline, store=store):
         try:
             with Lineage.open(_lineage_of(place)) as lineage:
-                answer = question(lineage)
+                try:
+                    answer = question(lineage, asked)
+                except ConfigError:
+                    known = _in_its_ledger(place, asked)
+                    if known is None:
+                        raise
+                    answer = question(lineage, known)
         except ConfigError as error:
             first_fault = first_fault or error
             continue
@@ -199,6 +207,20 @@ def _answers(pipeline: str | None, store: str | None, question: Callable[[Lineag
         yield answer
     if not has_answered and first_fault is not None:
         raise first_fault
+
+
+def _in_its_ledger(place: Places, asked: str) -> str | None:
+    """The id here of a message that has another one in its queue: another program published it."""
+    from tupletree.routes.ledger import Ledger
+
+    if not place.ledger or not asked:
+        return None
+    ledger = Ledger.open(existing(place.ledger))
+    try:
+        found = ledger.message(asked)
+    finally:
+        ledger.close()
+    return None if found is None or found.message.id == asked else found.message.id
 
 
 def _lineage_of(place: Places) -> str:

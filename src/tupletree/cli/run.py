@@ -94,8 +94,8 @@ def run_command(
     Progress and logs go to stderr, results to stdout. With --summary json whatever the topology prints goes to
     stderr too. SIGINT, SIGTERM and SIGHUP drain what is in flight; a second one stops at once.
 
-    Exit code: 0 everything acked; 3 finished with dead letters; 4 stopped with open messages; 2 usage, topology or
-    option error; 1 runtime failure; 130 interrupted.
+    Exit code: 0 everything acked; 3 finished with dead letters; 4 stopped with open messages; 5 more dead than
+    max_dead allows; 2 usage, topology or option error; 1 runtime failure; 130 interrupted.
     """
     from tupletree.cli.progress import ProgressDisplay
     from tupletree.cli.settings import options_of, words_of

@@ -50,11 +50,12 @@ def latest_of(topology: str) -> Path:
 def _latest(root: Path, pattern: str) -> Path:
     runs = [mark.parent for mark in root.glob(pattern)]
     if not runs:
+        pipelines = " (pipelines that were run here: tupletree routes list)" if any(root.glob("routes/*")) else ""
         raise ConfigError(
             "there is no run here",
             where=str(root.absolute()),
             expected="the state directory of a run",
-            next_step="go to the folder where it was started, or name it: --state-dir DIR",
+            next_step=f"go to the folder where it was started, or name it: --state-dir DIR{pipelines}",
         )
     return max(runs, key=lambda run: run.stat().st_mtime)
 

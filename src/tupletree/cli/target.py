@@ -44,6 +44,13 @@ def load_target(target: str, settings: Sequence[str] = ()) -> tuple[Topology, Ta
         ConfigError: the target, its name or the settings are wrong, or importing or calling it raised.
         TopologyError: what the topology's own code raised, unchanged.
     """
+    if target.endswith((".yaml", ".yml")):
+        raise ConfigError(
+            "this is a pipeline of routes, and no topology",
+            got=target,
+            expected="file.py[:name] or package.module[:name]",
+            next_step=f"tupletree routes run {target}; validate, graph and test are commands of `tupletree routes`, too",
+        )
     if matched := _FILE.fullmatch(target):
         module, folder = _import_file(Path(matched["place"]))
     elif matched := _MODULE.fullmatch(target):

@@ -356,3 +356,40 @@ def test_routes_that_feed_each_other_are_known_as_a_cycle() -> None:
         {},
     )
     assert spec.queues_in_cycles() == {"a": {"b"}, "b": {"a"}, "c": set(), "d": {"d"}}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [("mysql://me:hunter2@host/x", "sqlite or postgresql"), ("hunter2", "a database URL"), ("[hunter2]", "text")],
+)
+def test_a_secret_that_is_not_allowed_is_not_shown(url: str, expected: str) -> None:
+    config = f"{{url: {url}, table: t, columns: {{id: message.id}}}}"
+    fault = only(f"{HEAD}routes: {{a: {{inbound: {{queue: q}}, adapters: [{{type: write_sql, config: {config}}}]}}}}\n")
+    assert fault.path == "routes.a.adapters[0].config.url"
+    assert expected in fault.expected
+    assert fault.got == "(not shown)"
+    assert "hunter2" not in str(fault)
+
+
+def test_a_queue_that_nobody_reads_may_be_misspelt_or_is_to_be_declared() -> None:
+    routes = "a: {inbound: {queue: q}, outbound: [{queue: out}]}, b: {inbound: {queue: oat}}"
+    said = str(only(f"{HEAD}routes: {{{routes}}}\n"))
+    assert "next: did you mean oat?; if others read it, declare it: queues: {out: {sink: true}}" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("routes:\n  a:\n\tinbound: {queue: q}\n", "begins with a tab"),
+        ("routes:\n  a:\n    inbound: {queue: q}\n   adapters: []\n", "look at the indentation"),
+        (
+            "routes: {a: {inbound: {queue: q}, adapters: [{type: log, config: {text: a {{ payload.id }}}}]}}\n",
+            "{{ … }}",
+        ),
+        ("settings: {a: ${B}, c: d}\n", "${NAME}"),
+    ],
+)
+def test_where_the_grammar_is_broken_it_says_what_is_probably_wrong(text: str, hint: str) -> None:
+    fault = faults_of(f"{HEAD}{text}")[0]
+    assert fault.code == "R101"
+    assert hint in fault.next_step

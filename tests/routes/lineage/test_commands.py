@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from tests.routes.lineage.records import call, calls_of, ingest, write
+from tests.until import until
 from tupletree.cli.main import main
+from tupletree.queues import Message, open_queue
+from tupletree.routes import Pipeline
 
 
 class Command:
@@ -114,3 +117,23 @@ def test_a_document_says_where_its_lineage_is(command: Command) -> None:
     assert "doc" in command.run("tree", "e1", "--pipeline", str(document))
     document.write_text(document.read_text().replace("level: full", "level: 'off'"))
     assert "writes no lineage" in command.run("tree", "e1", "--pipeline", str(document), code=2)
+
+
+PIPELINE = """
+version: 1
+pipeline: asked
+routes: {drop: {inbound: {queue: names}, adapters: [{type: drop}]}}
+"""
+
+
+def test_a_message_is_found_by_the_id_that_its_publisher_gave_it(command: Command) -> None:
+    file = command.folder / "asked.yaml"
+    file.write_text(PIPELINE)
+    with Pipeline.load(file).run():
+        with open_queue(f"sqlite:///{command.folder}/.tupletree/routes/asked/pipeline.db?queue=names") as queue:
+            queue.publish([Message(id="order-7", body=b"{}")])
+            until(lambda: queue.depth().open == 0)
+    [call] = command.lines("tree", "order-7")[0]["messages"].values()
+    assert [one["adapter"] for one in call["calls"]] == ["drop"]
+    assert command.lines("stats", "order-7")[0]["filtered"] == 1
+    assert command.run("failures", "order-7") == "no failures\n"

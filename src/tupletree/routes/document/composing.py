@@ -6,7 +6,7 @@ of YAML. What an alias stands for is one node however often it is named, and cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import yaml
@@ -93,8 +93,7 @@ class _Composer:
             place = Place(self.file, mark.line + 1, mark.column + 1) if mark else Place(self.file)
             got = ": ".join(filter(None, [error.context, error.problem]))
             lines = text.splitlines()[max(place.line - 2, 0) : place.line]
-            hint = "within { } and [ ] a value ${NAME} must be in quotes" if any("${" in line for line in lines) else ""
-            self._refuse("R101", place, "this is no YAML", got=got, next_step=hint)
+            self._refuse("R101", place, "this is no YAML", got=got, next_step=_grammar_hint(lines, got))
         except (yaml.YAMLError, UnicodeError) as error:
             self._refuse("R101", Place(self.file), "this is no YAML", got=str(error).partition("\n")[0])
 
@@ -237,3 +236,16 @@ class _Composer:
         hint = "quotes make text of anything" if shown.startswith("!!") else ""
         what = "tags are not supported, and never executed"
         self.faults.add("R105", place, path, what, got=shown, expected="no tag, or !file PATH", next_step=hint)
+
+
+def _grammar_hint(lines: Sequence[str], got: str) -> str:
+    """What is probably wrong near the place where YAML's grammar is broken; `lines` are the last ones before it."""
+    last = lines[-1] if lines else ""
+    if "\t" in last[: len(last) - len(last.lstrip())]:
+        return "this line begins with a tab: indent it with spaces"
+    for opening, name in (("${", "${NAME}"), ("{{", "{{ … }}")):
+        if any(opening in line for line in lines):
+            return f"within {{ }} and [ ] a value with {name} must be in quotes"
+    if "did not find expected key" in got or "mapping values are not allowed" in got:
+        return "look at the indentation here and just above: keys of one mapping begin in one column"
+    return ""

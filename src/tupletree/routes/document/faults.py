@@ -78,7 +78,8 @@ class Fault(Finding):
     def __str__(self) -> str:
         at = f" (at {self.path})" if self.path else ""
         head = escape_block(f"{self.where}: {self.code} {self.what}{at}")
-        following = f"did you mean {self.nearest}?" if self.nearest else self.next_step
+        meant = f"did you mean {self.nearest}?" if self.nearest else ""
+        following = "; ".join(filter(None, (meant, self.next_step)))
         parts = (("got", self.got), ("expected", self.expected), ("next", following))
         return "\n".join([head, *(f"  {label}: {escape_block(text)}" for label, text in parts if text)])
 

@@ -76,6 +76,14 @@ _README = """\
     tupletree routes graph pipeline.yaml
     tupletree routes test pipeline.yaml
     pytest
+    tupletree routes run pipeline.yaml --wait
+    tupletree routes run pipeline.yaml --serve
+
+The last two run it: for one execution, which begins with `init_message`, and for what others publish, until it is
+interrupted. `tupletree routes list` and `tupletree why EXECUTION` tell of what was run; the queues are in
+`.tupletree/routes/{name}/pipeline.db`, so another program publishes a message with
+
+    echo '{{"name": "Ada"}}' | tupletree queues publish 'sqlite:///.tupletree/routes/{name}/pipeline.db?queue=/queue/names'
 
 `pipeline.yaml` says which queues are read and what happens to each message; `{module}.py` has the adapters.
 """

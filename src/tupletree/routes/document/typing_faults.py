@@ -8,12 +8,14 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from tupletree.errors import nearest
 from tupletree.routes.document.faults import Faults
 from tupletree.routes.document.nodes import ListNode, MappingNode, Node, Place, ScalarNode, Step, node_at, shown
 from tupletree.routes.document.words import AmbiguousWordError, read_word
+
+SECRET = "(not shown)"
 
 _TEXT = {"string_type", "string_sub_type"}
 _NUMBERS = {"bool_type", "bool_parsing", "float_type", "float_parsing", "int_type", "int_parsing"}
@@ -113,16 +115,17 @@ def note_errors(
                 what = f"the key {location[-1]} is missing"
                 faults.add("R202", _own_place(root, walked), path, what)
         else:
-            _note_value(one, node, walked, faults, key_place if "[key]" in location else node.place)
+            place = key_place if "[key]" in location else node.place
+            _note_value(one, node, walked, faults, place, is_secret=_is_secret(model, location))
 
 
-def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, place: Place) -> None:
+def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, place: Place, *, is_secret: bool) -> None:
     kind: str = one["type"]
     limits: Mapping[str, Any] = one.get("ctx") or {}
-    got = str(path[-1]) if "[key]" in one["loc"] and path else shown(node)
+    got = str(path[-1]) if "[key]" in one["loc"] and path else SECRET if is_secret else shown(node)
     if kind in _TEXT and isinstance(node, ScalarNode):
         what = "this is no text, for YAML" if node.raw else "there is no value"
-        expected = f'text: "{node.raw}"' if node.raw and not node.variables else "text"
+        expected = f'text: "{node.raw}"' if node.raw and not node.variables and not is_secret else "text"
         faults.add("R204", place, path, what, got=got, expected=expected)
     elif kind in _KINDS:
         code = "R203"
@@ -140,6 +143,14 @@ def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, plac
             else ""
         )
         faults.add("R205", place, path, "this value is not allowed", got=got, expected=expected, nearest=near)
+
+
+def _is_secret(model: type[BaseModel], location: Sequence[Any]) -> bool:
+    """Whether the value at this location is not to be shown."""
+    kinds: list[Any] = [model]
+    for step in location:
+        kinds = [found for kind in kinds for found in _inside(kind, step)] or kinds
+    return any(issubclass(one, SecretStr) for kind in kinds for one in members(kind) if isinstance(one, type))
 
 
 def _said(one: Any) -> str:

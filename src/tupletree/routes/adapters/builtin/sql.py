@@ -11,7 +11,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 import sqlalchemy as sa
-from pydantic import Field, SecretStr, model_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -53,6 +53,8 @@ class SqlConfig(AdapterConfig):
         max_age_s: seconds that a row waits for others.
     """
 
+    model_config = ConfigDict(hide_input_in_errors=True)  # the URL may hold a password
+
     url: SecretStr
     table: str = Field(min_length=1)
     columns: Mapping[str, PathText] = Field(min_length=1)
@@ -62,6 +64,17 @@ class SqlConfig(AdapterConfig):
     size: int = Field(default=500, ge=1)
     max_bytes: int = Field(default=0, ge=0)
     max_age_s: float = Field(default=1.0, gt=0)
+
+    @field_validator("url")
+    @classmethod
+    def _is_of_a_known_database(cls, url: SecretStr) -> SecretStr:
+        try:
+            kind = sa.make_url(url.get_secret_value()).get_backend_name()
+        except (exc.ArgumentError, ValueError):  # not shown: it may quote a part of the URL
+            raise ValueError("a database URL, such as sqlite:///file.db") from None
+        if kind not in _INSERTS:
+            raise ValueError(f"{' or '.join(_INSERTS)}, into which rows can be written once")
+        return url
 
     @model_validator(mode="after")
     def _knows_its_rows(self) -> SqlConfig:
@@ -136,22 +149,10 @@ class WriteSql(BatchAdapter[SqlConfig]):
 
     def _prepare(self) -> None:
         config = self.config
-        try:
-            url = sa.make_url(config.url.get_secret_value())
-        except (exc.ArgumentError, ValueError):  # not shown: it may quote a part of the URL
-            raise ConfigError(
-                "this is no database URL", where="write_sql: url", expected="such as sqlite:///file.db"
-            ) from None
+        url = sa.make_url(config.url.get_secret_value())
         self._password = url.password or ""
         self._where = f"{config.table} in {url.host or url.database or url.drivername}"
-        make = _INSERTS.get(url.get_backend_name())
-        if make is None:
-            raise ConfigError(
-                "rows cannot be written once into this kind of database",
-                where=self._where,
-                got=url.get_backend_name(),
-                expected=" or ".join(_INSERTS),
-            )
+        make = _INSERTS[url.get_backend_name()]
         try:
             self._engine = make_engine(url)
             try:
