@@ -49,7 +49,7 @@ def load_target(target: str, settings: Sequence[str] = ()) -> tuple[Topology, Ta
             "this is a pipeline of routes, and no topology",
             got=target,
             expected="file.py[:name] or package.module[:name]",
-            next_step=f"tupletree routes run {target}; validate, graph and test are commands of `tupletree routes`, too",
+            next_step=f"tupletree routes run {target}; `tupletree routes` has validate, graph and test, too",
         )
     if matched := _FILE.fullmatch(target):
         module, folder = _import_file(Path(matched["place"]))

@@ -129,10 +129,10 @@ routes: {drop: {inbound: {queue: names}, adapters: [{type: drop}]}}
 def test_a_message_is_found_by_the_id_that_its_publisher_gave_it(command: Command) -> None:
     file = command.folder / "asked.yaml"
     file.write_text(PIPELINE)
-    with Pipeline.load(file).run():
-        with open_queue(f"sqlite:///{command.folder}/.tupletree/routes/asked/pipeline.db?queue=names") as queue:
-            queue.publish([Message(id="order-7", body=b"{}")])
-            until(lambda: queue.depth().open == 0)
+    url = f"sqlite:///{command.folder}/.tupletree/routes/asked/pipeline.db?queue=names"
+    with Pipeline.load(file).run(), open_queue(url) as queue:
+        queue.publish([Message(id="order-7", body=b"{}")])
+        until(lambda: queue.depth().open == 0)
     [call] = command.lines("tree", "order-7")[0]["messages"].values()
     assert [one["adapter"] for one in call["calls"]] == ["drop"]
     assert command.lines("stats", "order-7")[0]["filtered"] == 1

@@ -15,7 +15,7 @@ from tupletree.routes.document.faults import Faults
 from tupletree.routes.document.nodes import ListNode, MappingNode, Node, Place, ScalarNode, Step, node_at, shown
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 
-SECRET = "(not shown)"
+HIDDEN = "(not shown)"
 
 _TEXT = {"string_type", "string_sub_type"}
 _NUMBERS = {"bool_type", "bool_parsing", "float_type", "float_parsing", "int_type", "int_parsing"}
@@ -122,7 +122,7 @@ def note_errors(
 def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, place: Place, *, is_secret: bool) -> None:
     kind: str = one["type"]
     limits: Mapping[str, Any] = one.get("ctx") or {}
-    got = str(path[-1]) if "[key]" in one["loc"] and path else SECRET if is_secret else shown(node)
+    got = str(path[-1]) if "[key]" in one["loc"] and path else HIDDEN if is_secret else shown(node)
     if kind in _TEXT and isinstance(node, ScalarNode):
         what = "this is no text, for YAML" if node.raw else "there is no value"
         expected = f'text: "{node.raw}"' if node.raw and not node.variables and not is_secret else "text"
