@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tupletree.cli.error_kinds import kinds_of
+from tupletree.cli.dead import kinds_of
 
 
 def counted(errors: list[str]) -> dict[str, int]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 import tupletree
 import tupletree.bolts
@@ -266,3 +267,28 @@ def _as_check(arguments: list[str]) -> list[str]:
         if name in {"--set", "--option", "--config"}:
             kept += [name, value]
     return kept
+
+
+def test_the_alerts_of_the_operations_page_are_yaml_and_ask_for_metrics_that_there_are() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    [alerts] = [block for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if block.startswith("groups:")]
+    [group] = yaml.safe_load(alerts)["groups"]
+    source = (ROOT / "src" / "tupletree" / "runtimes" / "metrics.py").read_text(encoding="utf-8")
+    known = {name.removesuffix("_total") for name in re.findall(r'"(tupletree_\w+)"', source)}
+    for rule in group["rules"]:
+        asked = {name.removesuffix("_total") for name in re.findall(r"tupletree_\w+", rule["expr"])}
+        assert asked, rule
+        assert asked <= known, rule
+
+
+def test_the_unit_of_the_operations_page_runs_a_command_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    [unit] = [block for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) if block.startswith("[Unit]")]
+    [line] = re.findall(r"^ExecStart=(.*)$", unit.replace("\\\n", ""), re.MULTILINE)
+    words = shlex.split(line)
+    assert words[0].endswith("bin/tupletree")
+    assert main(words[1:]) == 2
+    assert "the target's file does not exist" in capsys.readouterr().err, "and nothing else is wrong with it"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,12 @@ Selector = Annotated[
     str, typer.Argument(metavar="MESSAGE", help="A message id as `dead list` shows it, or SPOUT/MESSAGE_ID.")
 ]
 
+
+_WORD = re.compile(r"\w*\d\w*")
+"""A number, or a word with a digit in it: a line, an id, a port."""
+MOST_VALUES = 5
+"""Of such a word in one place of errors that are equal otherwise; with more it says nothing of the kind of error. So an
+answer 404 and one 503 are two kinds."""
 
 OfComponent = Annotated[
     str, typer.Option("--component", metavar="NAME", help="Only those that died in this component.")
@@ -100,8 +107,6 @@ def print_letters(letters: Sequence[DeadLetter], limit: int = 0) -> None:
 
 
 def _print_kinds(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
-    from tupletree.cli.error_kinds import kinds_of
-
     errors = [_error_of(one).partition("\n")[0] for one in letters]
     kinds = kinds_of(errors)
     counted = Counter(
@@ -119,6 +124,25 @@ def _print_kinds(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
         ("letters", "why", "component", "error"),
         [(f"{count:,}", why, escape(component) or "–", escape(error)) for (component, why, error), count in counted],
     )
+
+
+def kinds_of(errors: Collection[str]) -> dict[str, str]:
+    """Error → its kind: the error itself, with … for words with digits that take many values in errors like it."""
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for error in dict.fromkeys(errors):
+        alike[_WORD.sub("…", error)].append(error)
+    kinds: dict[str, str] = {}
+    for ones in alike.values():
+        places = zip(*map(_WORD.findall, ones), strict=True)
+        is_left_out = [len(set(values)) > MOST_VALUES for values in places]
+        for error in ones:
+            kinds[error] = _without(error, is_left_out)
+    return kinds
+
+
+def _without(error: str, is_left_out: Iterable[bool]) -> str:
+    places = iter(is_left_out)
+    return _WORD.sub(lambda word: "…" if next(places) else word.group(), error)
 
 
 def _print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

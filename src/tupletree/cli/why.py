@@ -76,8 +76,8 @@ def _facts(message: str, state_dir: Path | None) -> list[Fact]:
             got=message,
             expected="an id as logs and `dead list` show it: text as it is, else JSON, such as '[\"orders.csv\", 4]'",
             next_step=(
-                "a local run keeps the history of messages with an attempt that failed, for a while; with --option "
-                "history=all that of every message"
+                "a local run keeps nothing of a message that was acked at its first attempt, unless --option "
+                "history=all is given, and the history of others for a while"
                 if is_local_run(place)
                 else "the history keeps old messages only for a while (option history_max_bytes)"
             ),
