@@ -81,13 +81,16 @@ def test_a_dead_letter_that_was_moved_back_after_a_stop_is_worked(
     assert invoices_of(tmp_path) == Counter([*range(5), *([] if is_moved_first else [7])])
 
 
-def test_a_stop_leaves_nothing_that_the_next_start_tells_a_source_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [RunHandle.stop, RunHandle.drain], ids=["stop", "drain"])
+def test_a_stop_leaves_nothing_that_the_next_start_tells_a_source_again(
+    tmp_path: Path, end: Callable[[RunHandle], None]
+) -> None:
     MENDED.clear()
     with open_queue(url_of(tmp_path, "orders")) as orders:
         orders.publish([Message(id=f"order-{at}", body=b'{"number": 1, "pears": %d}' % (at - 1)) for at in range(3)])
         handle = started(topology(tmp_path, "driver"), tmp_path)
         until(lambda: (orders.depth().open, orders.depth().dead) == (0, 1))
-    handle.stop()
+    getattr(handle, end.__name__)()
     handle.wait(HANG_S)
     assert unconfirmed(tmp_path) == set()
 

@@ -2,6 +2,11 @@
 
 Owns that order: a commit says all of its partitions, so an older one that came after a newer one would undo it. One is
 under way at a time, also when its caller has given up, for librdkafka sends again what was not answered.
+
+Only while partitions go to another member a newer one is sent beside one that is not answered: no answer is heard then,
+and what is leased of them could not be settled. A connection has both in their order, so the older one comes later only
+if it breaks in between and the older one is sent again before the group has its next generation, which refuses it. What
+the newer one said is then delivered once more.
 """
 
 from __future__ import annotations

@@ -241,8 +241,10 @@ class Loop:
         gave_up = is_known and not stopping and self._active and intake.give_up_blocked(now_s)
         if gave_up or self._may_cut_buffer(stopping=stopping):
             return True
+        if now_s < (self._stop_at_s or 0.0) and self._is_finished(stopping=stopping) and self._has_confirmed():
+            return True
         if stopping:
-            return is_known and now_s < (self._stop_at_s or 0.0) and self._has_confirmed()
+            return False
         return (
             (is_known and (self._due_in_s(now_s) <= 0.0 or self._must_drain()))
             or (self._ticking.next_s <= now_s and not self._is_finished(stopping=False))
