@@ -96,21 +96,18 @@ class LostReport(msgspec.Struct, frozen=True, kw_only=True):
         return f"{count:,} message{'s' * (count != 1)} can never be delivered: {named}{rest}"
 
 
-def find_lost(
-    ledger: Ledger, places: QueuePlaces, execution: str, *, most: int = MOST, away: Away | None = None
-) -> LostReport:
+def find_lost(ledger: Ledger, places: QueuePlaces, execution: str, *, away: Away | None = None) -> LostReport:
     """Look for the open messages of an execution. Nothing changes.
 
     Args:
         ledger: that has them.
         places: where their queues are.
         execution: its id.
-        most: how many messages are looked for.
         away: brokers that are not asked, because they did not answer for another execution; added to.
     """
-    rows = ledger.messages(execution, state="open", limit=most + 1)
-    losses, not_asked = _losses(ledger, places, rows[:most], {} if away is None else away)
-    return LostReport(messages=[*map(_told, losses)], not_asked=not_asked, more=len(rows) > most)
+    rows = ledger.messages(execution, state="open", limit=MOST + 1)
+    losses, not_asked = _losses(ledger, places, rows[:MOST], {} if away is None else away)
+    return LostReport(messages=[*map(_told, losses)], not_asked=not_asked, more=len(rows) > MOST)
 
 
 def find_lost_among(ledger: Ledger, places: QueuePlaces, rows: Sequence[MessageRow]) -> Sequence[LostMessage]:

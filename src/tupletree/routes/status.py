@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -51,23 +51,18 @@ class StatusReader:
 
     Args:
         services: of the pipeline.
-        execution: count messages of this execution only; empty: of all.
-        now_s: monotonic time, for rates.
     """
 
-    def __init__(self, services: Services, execution: str = "", now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._execution = execution
-        self._now_s = now_s
         self._ended: dict[str, tuple[float, int]] = {}
 
     def read(self) -> Sequence[RouteStatus]:
         """Each route as it stands now, in the document's order."""
         services, spec = self._services, self._services.run.spec
-        counted = services.ledger.counts(self._execution, pipeline="" if self._execution else spec.name)
-        counts = {one.route: one for one in counted}
+        counts = {one.route: one for one in services.ledger.counts(pipeline=spec.name)}
         gates = services.gates.status()
-        now_s = self._now_s()
+        now_s = time.monotonic()
         found = []
         for name, route in spec.routes.items():
             states = counts[name].states if name in counts else {}
@@ -84,10 +79,10 @@ class StatusReader:
             found.append(
                 RouteStatus(
                     route=name,
-                    ready=states.get("pending", 0) if self._execution else depth.ready,
+                    ready=depth.ready,
                     in_flight=max(processing + states.get("held", 0) - held, 0),
                     held=held,
-                    waiting=retrying if self._execution else max(depth.delayed, retrying),
+                    waiting=max(depth.delayed, retrying),
                     done=of["done"],
                     filtered=of["filtered"] + of["unrouted"],
                     dead=of["dead"],

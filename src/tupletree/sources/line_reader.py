@@ -257,14 +257,13 @@ class LineReader:
             self._rest.append(block)
         return b"".join(self._rest)[:length]
 
-    def take(self, max_rows: int | None, max_bytes: int, *, to_end: bool, at_least_one: bool = True) -> bytes:
+    def take(self, max_rows: int | None, max_bytes: int, *, to_end: bool) -> bytes:
         """The next whole lines within the limits; b"" if there are none now.
 
         Args:
             max_rows: lines at most.
             max_bytes: about so many bytes at most, and never more than about `CHUNK_BYTES` but for one long line.
             to_end: also give a last line without an end, if the file ends there.
-            at_least_one: give one line however long it is.
 
         Raises:
             LongLineError: the next line is too long; it was taken, in pieces, and only its start was kept.
@@ -280,7 +279,7 @@ class LineReader:
             end = len(rest)
         if self._longest is not None and self._longest < CHUNK_BYTES:
             end = _before_long(rest, end, self._longest)
-        piece = _cut(rest[:end] if end < len(rest) else rest, max_rows, max_bytes, at_least_one=at_least_one)
+        piece = _cut(rest[:end] if end < len(rest) else rest, max_rows, max_bytes)
         if not self.offset and piece == codecs.BOM_UTF8 and self.encoding == "utf-8":
             return b""  # a mark is no line
         self._rest = [rest[len(piece) :]] if len(piece) < len(rest) else []
@@ -404,13 +403,11 @@ def _before_long(rest: bytes, end: int, longest: int) -> int:
     return end
 
 
-def _cut(chunk: bytes, max_rows: int | None, max_bytes: int, *, at_least_one: bool) -> bytes:
-    """As many of a chunk's lines as fit; the first fits always if there must be one."""
+def _cut(chunk: bytes, max_rows: int | None, max_bytes: int) -> bytes:
+    """As many of a chunk's lines as fit; the first fits always."""
     if len(chunk) > max_bytes:
         end = chunk.rfind(b"\n", 0, max_bytes) + 1 if max_bytes > 0 else 0
-        if not end and at_least_one:
-            end = chunk.find(b"\n") + 1 or len(chunk)
-        chunk = chunk[:end]
+        chunk = chunk[: end or chunk.find(b"\n") + 1 or len(chunk)]
     if max_rows is None:
         return chunk
     lines = chunk.split(b"\n", max_rows)  # what is behind that many line ends comes last

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pydantic import BaseModel, SecretStr
 
 from tupletree.queues.urls import HIDDEN, is_secret, without_secrets
-from tupletree.routes.document.nodes import ListNode, MappingNode, Node, ScalarNode
+from tupletree.routes.document.nodes import ListNode, Node, ScalarNode
 
 _NOT_KEPT = "a secret, not kept"
 _LEAST_HIDDEN = 4
@@ -35,10 +35,13 @@ def frozen(sources: Mapping[str, str], root: Node, environ: Mapping[str, str], s
     if len(sources) == 1:
         text = next(iter(sources.values()))
     typed = {*_typed_secrets(list(settings))}
-    text = _without(text, {*_written_secrets(root, hidden=False), *typed})
+    values = [*_values(root)]
+    # As the document has them, and as they are meant.
+    written = [node for node, hides in values if hides and not node.variables and not node.file and node.raw]
+    text = _without(text, {*typed, *(form for node in written for form in (node.raw, str(node.value)))})
     variables: dict[str, str] = {}
     files: dict[str, str] = {}
-    for node, hides in _filled(root, hidden=False):
+    for node, hides in values:
         for name in node.variables:
             value = environ.get(name)
             if hides or is_secret(name) or (value and (without_secrets(value) != value or value in typed)):
@@ -69,19 +72,6 @@ def _without(text: str, secrets: Iterable[str]) -> str:
     return "\n".join(kept)
 
 
-def _written_secrets(node: Node, *, hidden: bool) -> Iterator[str]:
-    """Values below keys that are named like a secret, as the document has them, and as they are meant."""
-    if isinstance(node, ScalarNode):
-        if hidden and not node.variables and not node.file and node.raw:
-            yield from (node.raw, str(node.value))
-    elif isinstance(node, ListNode):
-        for item in node.items:
-            yield from _written_secrets(item, hidden=hidden)
-    elif isinstance(node, MappingNode):
-        for key, entry in node.entries.items():
-            yield from _written_secrets(entry.node, hidden=hidden or is_secret(key))
-
-
 def _typed_secrets(value: object) -> Iterator[str]:
     """Values of settings whose type says that they are secret."""
     if isinstance(value, SecretStr):
@@ -97,14 +87,13 @@ def _typed_secrets(value: object) -> Iterator[str]:
             yield from _typed_secrets(one)
 
 
-def _filled(node: Node, *, hidden: bool) -> Iterator[tuple[ScalarNode, bool]]:
-    """The values that are filled from elsewhere, and whether their keys say that they are secret."""
+def _values(node: Node, *, hidden: bool = False) -> Iterator[tuple[ScalarNode, bool]]:
+    """Every value, and whether a key above it is named like a secret."""
     if isinstance(node, ScalarNode):
-        if node.variables or node.file:
-            yield node, hidden
+        yield node, hidden
     elif isinstance(node, ListNode):
         for item in node.items:
-            yield from _filled(item, hidden=hidden)
-    elif isinstance(node, MappingNode):
+            yield from _values(item, hidden=hidden)
+    else:
         for key, entry in node.entries.items():
-            yield from _filled(entry.node, hidden=hidden or is_secret(key))
+            yield from _values(entry.node, hidden=hidden or is_secret(key))

@@ -18,7 +18,7 @@ from tupletree.routes.document.model import DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode
 from tupletree.routes.document.reading import read_document
 from tupletree.routes.document.spec import AdapterSpec, PipelineSpec, RouteSpec
-from tupletree.routes.document.stages import REGISTRY, Lookup, adapters_of, check_modules
+from tupletree.routes.document.stages import adapters_of, check_modules
 from tupletree.routes.document.typed import inherited, typed_document
 from tupletree.routes.document.whole import check_fit, check_tests, check_whole
 
@@ -40,25 +40,20 @@ class Document:
     root: MappingNode
 
 
-def load(
-    source: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, lookup: Lookup = REGISTRY
-) -> PipelineSpec:
+def load(source: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> PipelineSpec:
     """Read and check a document.
 
     Args:
         source: path of a file; a text with a line break is the document itself.
         environ: for `${NAME}`; the process's own by default.
-        lookup: how adapters are found; by the registry, by default.
 
     Raises:
         DocumentError: with every fault.
     """
-    return read(source, environ, lookup=lookup).spec
+    return read(source, environ).spec
 
 
-def read(
-    source: str | os.PathLike[str], environ: Mapping[str, str] | None = None, *, lookup: Lookup = REGISTRY
-) -> Document:
+def read(source: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Document:
     """As `load`, with places.
 
     The document's folder is put on `sys.path`, for the modules of its adapters.
@@ -77,7 +72,7 @@ def read(
     folder = "" if text is not None else str(Path(file).resolve().parent)
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
-    adapters = adapters_of(typed.model, root, lookup, faults)
+    adapters = adapters_of(typed.model, root, faults)
     check_modules(typed.model, root, folder, faults)
     check_whole(typed.model, root, faults, schemes(), complete=typed.complete)
     settings = [adapter.config for route in adapters.values() for adapter in route]

@@ -6,7 +6,7 @@ Owns the three kinds of nodes, paths to them, and how mappings are laid over one
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -147,18 +147,6 @@ def below(base: MappingNode, over: MappingNode, *, inherited: bool) -> MappingNo
         elif isinstance(own.node, MappingNode) and isinstance(entry.node, MappingNode):
             entries[key] = replace(own, node=below(entry.node, own.node, inherited=inherited))
     return MappingNode(over.place, entries, over.faulty)
-
-
-def scalars(node: Node) -> Iterator[ScalarNode]:
-    """Every single value in it."""
-    if isinstance(node, ScalarNode):
-        yield node
-    elif isinstance(node, ListNode):
-        for item in node.items:
-            yield from scalars(item)
-    else:
-        for entry in node.entries.values():
-            yield from scalars(entry.node)
 
 
 def shown(node: Node) -> str:

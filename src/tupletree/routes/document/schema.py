@@ -10,27 +10,27 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from tupletree.errors import TupletreeError
+from tupletree.routes.adapters import registry
+from tupletree.routes.adapters.conditions import Condition
 from tupletree.routes.document.model import DocumentModel
-from tupletree.routes.document.stages import REGISTRY, Lookup
 from tupletree.routes.document.typing_faults import members
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 REFERENCE = "#/$defs/{model}"
 
 
-def document_schema(adapters: Iterable[str], lookup: Lookup = REGISTRY) -> dict[str, Any]:
+def document_schema(adapters: Iterable[str]) -> dict[str, Any]:
     """The schema of a document.
 
     Args:
         adapters: types whose settings are part of it; those that cannot be imported here are left out.
-        lookup: how they are found.
     """
-    classes = _classes(adapters, lookup)
-    models: list[tuple[type[BaseModel], Any]] = [(DocumentModel, "validation"), (lookup.condition, "validation")]
+    classes = _classes(adapters)
+    models: list[tuple[type[BaseModel], Any]] = [(DocumentModel, "validation"), (Condition, "validation")]
     models += [(adapter.Config, "validation") for adapter in classes.values()]
     keys, definitions = models_json_schema(models, ref_template=REFERENCE)
     parts: dict[str, Any] = definitions["$defs"]
-    _refine(parts, keys[lookup.condition, "validation"])
+    _refine(parts, keys[Condition, "validation"])
     known = []
     for name, adapter in classes.items():
         then: dict[str, Any] = {"properties": {"config": keys[adapter.Config, "validation"]}}
@@ -57,11 +57,11 @@ def document_schema(adapters: Iterable[str], lookup: Lookup = REGISTRY) -> dict[
     }
 
 
-def _classes(adapters: Iterable[str], lookup: Lookup) -> Mapping[str, Any]:
+def _classes(adapters: Iterable[str]) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for name in adapters:
         try:
-            found[name] = lookup.find(name)
+            found[name] = registry.find(name)
         except TupletreeError:
             continue
     return found

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,32 +21,11 @@ from tupletree.routes.document.nodes import MappingNode, Step, node_at, plain, s
 from tupletree.routes.document.spec import AdapterSpec
 from tupletree.routes.document.typing_faults import fit_variables, note_errors
 
-Find: TypeAlias = Callable[[str], type[Adapter[Any]]]
 
-
-@dataclass(frozen=True)
-class Lookup:
-    """What a document's adapters are checked with.
-
-    Attributes:
-        find: `type` → class, see `tupletree.routes.adapters.registry.find`.
-        condition: the model of conditions.
-    """
-
-    find: Find
-    condition: type[BaseModel]
-
-
-REGISTRY = Lookup(registry.find, Condition)
-"""How adapters are found outside of tests."""
-
-
-def adapters_of(
-    document: DocumentModel, root: MappingNode, lookup: Lookup, faults: Faults
-) -> dict[str, tuple[AdapterSpec, ...]]:
+def adapters_of(document: DocumentModel, root: MappingNode, faults: Faults) -> dict[str, tuple[AdapterSpec, ...]]:
     """The adapters of every route; what is faulty is noted and left out."""
     return {
-        name: tuple(_of_route(route.adapters, ("routes", name, "adapters"), root, lookup, faults))
+        name: tuple(_of_route(route.adapters, ("routes", name, "adapters"), root, faults))
         for name, route in document.routes.items()
     }
 
@@ -85,7 +63,7 @@ def check_modules(document: DocumentModel, root: MappingNode, folder: str, fault
 
 
 def _of_route(
-    models: Sequence[AdapterModel], path: tuple[Step, ...], root: MappingNode, lookup: Lookup, faults: Faults
+    models: Sequence[AdapterModel], path: tuple[Step, ...], root: MappingNode, faults: Faults
 ) -> list[AdapterSpec]:
     names: dict[str, int] = {}
     for position, model in enumerate(models):
@@ -102,7 +80,7 @@ def _of_route(
     for position, model in enumerate(models):
         name = model.name or _free_name(model.type, taken)
         taken.add(name)
-        spec = _adapter(model, name, (*path, position), root, lookup, faults)
+        spec = _adapter(model, name, (*path, position), root, faults)
         if spec is not None:
             found.append(spec)
     return found
@@ -118,14 +96,14 @@ def _free_name(type_name: str, taken: set[str]) -> str:
 
 
 def _adapter(
-    model: AdapterModel, name: str, path: tuple[Step, ...], root: MappingNode, lookup: Lookup, faults: Faults
+    model: AdapterModel, name: str, path: tuple[Step, ...], root: MappingNode, faults: Faults
 ) -> AdapterSpec | None:
     if model.type == UNKNOWN:
         return None
     condition = None
     if model.condition is not None:
-        condition = _checked(lookup.condition, (*path, "condition"), root, faults)
-    adapter = _find(model.type, (*path, "type"), root, lookup.find, faults)
+        condition = _checked(Condition, (*path, "condition"), root, faults)
+    adapter = _find(model.type, (*path, "type"), root, faults)
     if adapter is None:
         return None
     config = _checked(adapter.Config, (*path, "config"), root, faults)
@@ -134,12 +112,10 @@ def _adapter(
     return AdapterSpec(name, model.type, adapter, config, condition)
 
 
-def _find(
-    type_name: str, path: Sequence[Step], root: MappingNode, find: Find, faults: Faults
-) -> type[Adapter[Any]] | None:
+def _find(type_name: str, path: Sequence[Step], root: MappingNode, faults: Faults) -> type[Adapter[Any]] | None:
     node = node_at(root, path)[0]
     try:
-        return find(type_name)
+        return registry.find(type_name)
     except TupletreeError as error:
         [finding, *_] = error.findings
         near = getattr(error, "nearest", None)

@@ -22,8 +22,8 @@ def _table(name: str, *columns: sa.schema.SchemaItem) -> sa.Table:
     return sa.Table(f"tupletree_route_{name}", METADATA, *columns)
 
 
-def _text(name: str, *, default: bool = True) -> sa.Column[str]:
-    return sa.Column(name, sa.Text, nullable=False, server_default="" if default else None)
+def _text(name: str) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False, server_default="")
 
 
 def _count(name: str) -> sa.Column[int]:

@@ -99,10 +99,9 @@ class RunEventExport:
         """See `Export`."""
         from openlineage.client import OpenLineageClient
 
-        from tupletree.routes.lineage.interop.openlineage import RouteQueues, RunEvents
+        from tupletree.routes.lineage.interop.openlineage import RunEvents
 
-        queues = {name: RouteQueues(inbound, outbound) for name, (inbound, outbound) in self.routes.items()}
-        return RunEvents(OpenLineageClient(), pipeline, routes=queues, ended=_completions.get(pipeline))
+        return RunEvents(OpenLineageClient(), pipeline, routes=self.routes, ended=_completions.get(pipeline))
 
 
 def tell_completed(pipeline: str, execution: str, state: str, ended_s: float) -> None:

@@ -14,7 +14,6 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from tupletree.errors import ConnectorError, needing
@@ -37,30 +36,15 @@ _RUNS = uuid.UUID("6f6b8a52-1c6e-5c2c-9f57-2a4a1f0f6d0e")
 _STATES = {"completed": RunState.COMPLETE, "cancelled": RunState.ABORT}
 
 
-@dataclass(frozen=True)
-class RouteQueues:
-    """What a route reads and writes: names of queues."""
-
-    inbound: str
-    outbound: Sequence[str] = ()
-
-
-@dataclass
-class _Execution:
-    """What is known of one: its routes, and the last error of each."""
-
-    routes: dict[str, str] = field(default_factory=dict)
-
-
 class RunEvents:
-    """Takes records and sends events. It is a `Store`: give it to a `LineageWriter`, and tell it of completions.
+    """Takes records and sends events. It is a `Store`: give it to a `LineageWriter`.
 
     Args:
         client: sends the events, to where it was configured.
         pipeline: its name; the name of the execution's job.
-        routes: what each route reads and writes.
-        namespace: of jobs and datasets.
-        ended: completions that are to be heard of: id of the execution, state, Unix time; others append to it.
+        routes: route → its inbound queue, its outbound ones.
+        ended: completions that are to be heard of: id of the execution, its state in the ledger (`completed` is
+            COMPLETE, `cancelled` ABORT, any other one FAIL), Unix time. Others append to it, in any thread.
     """
 
     most_rows = 1_000
@@ -70,28 +54,16 @@ class RunEvents:
         client: OpenLineageClient,
         pipeline: str,
         *,
-        routes: Mapping[str, RouteQueues] | None = None,
-        namespace: str = NAMESPACE,
+        routes: Mapping[str, tuple[str, Sequence[str]]] | None = None,
         ended: deque[tuple[str, str, float]] | None = None,
     ) -> None:
         self._client = client
         self._pipeline = pipeline
         self._routes = routes or {}
-        self._namespace = namespace
-        self._executions: OrderedDict[str, _Execution] = OrderedDict()
+        self._executions: OrderedDict[str, dict[str, str]] = OrderedDict()  # execution → route → its last error
         self._unsent: list[RunEvent] = []
         self._ended: deque[tuple[str, str, float]] = deque() if ended is None else ended
         self.where = "OpenLineage"
-
-    def completed(self, execution: str, state: str, ended_s: float) -> None:
-        """An execution is complete: its runs end when what is known of them was sent. From any thread; never waits.
-
-        Args:
-            execution: its id.
-            state: as in the ledger: `completed` (COMPLETE), `cancelled` (ABORT); any other one is FAIL.
-            ended_s: Unix time.
-        """
-        self._ended.append((execution, state, ended_s))
 
     def open(self) -> None:
         """See `Store`. The client connects by itself."""
@@ -125,24 +97,24 @@ class RunEvents:
             logger.exception("the client of OpenLineage could not be closed")
 
     def _note(self, name: str, record: CallRecord) -> None:
-        execution = self._executions.get(name)
-        if execution is None:
+        errors = self._executions.get(name)
+        if errors is None:
             if len(self._executions) >= MAX_EXECUTIONS:
                 self._executions.popitem(last=False)
-            execution = self._executions[name] = _Execution()
+            errors = self._executions[name] = {}
             self._unsent.append(self._event(RunState.START, record.started_s, name))
-        if record.route not in execution.routes:
-            execution.routes[record.route] = ""
+        if record.route not in errors:
+            errors[record.route] = ""
             self._unsent.append(self._event(RunState.START, record.started_s, name, record.route))
         if record.status == "failed":
-            execution.routes[record.route] = f"{record.adapter}: {record.error}"
+            errors[record.route] = f"{record.adapter}: {record.error}"
 
     def _end(self, name: str, state: str, ended_s: float) -> None:
         ends = _STATES.get(state, RunState.FAIL)
-        execution = self._executions.pop(name, None) or _Execution()
-        for route, error in execution.routes.items():
+        errors = self._executions.pop(name, {})
+        for route, error in errors.items():
             self._unsent.append(self._event(ends, ended_s, name, route, error if ends is RunState.FAIL else ""))
-        last = next((error for error in reversed(execution.routes.values()) if error), state)
+        last = next((error for error in reversed(errors.values()) if error), state)
         self._unsent.append(self._event(ends, ended_s, name, error=last if ends is RunState.FAIL else ""))
 
     def _send(self) -> None:
@@ -163,7 +135,7 @@ class RunEvents:
         if route:
             facets["parent"] = parent_run.ParentRunFacet(
                 run=parent_run.Run(runId=self._run_id(execution)),
-                job=parent_run.Job(namespace=self._namespace, name=self._pipeline),
+                job=parent_run.Job(namespace=NAMESPACE, name=self._pipeline),
             )
         if error:
             facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(message=error, programmingLanguage="python")
@@ -173,7 +145,7 @@ class RunEvents:
             eventTime=datetime.fromtimestamp(at_s, UTC).isoformat(),
             run=Run(runId=self._run_id(execution, route), facets=facets),  # type: ignore[arg-type]  # facets of runs
             job=Job(
-                namespace=self._namespace,
+                namespace=NAMESPACE,
                 name=f"{self._pipeline}.{route}" if route else self._pipeline,
                 facets={
                     "jobType": job_type_job.JobTypeJobFacet(
@@ -181,8 +153,8 @@ class RunEvents:
                     )
                 },
             ),
-            inputs=[InputDataset(self._namespace, queues.inbound)] if queues else [],
-            outputs=[OutputDataset(self._namespace, queue) for queue in queues.outbound] if queues else [],
+            inputs=[InputDataset(NAMESPACE, queues[0])] if queues else [],
+            outputs=[OutputDataset(NAMESPACE, queue) for queue in queues[1]] if queues else [],
             producer=PRODUCER,
         )
 
