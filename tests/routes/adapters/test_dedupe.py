@@ -156,6 +156,27 @@ def test_a_store_remembers_beyond_a_restart_what_got_through_and_nothing_else(tm
     run(second())
 
 
+def test_what_a_store_remembered_is_forgotten_at_its_time_too(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/seen.db"
+
+    async def first() -> None:
+        one = await route(store=store, window_s=100)
+        assert await one.through("m1", {"key": "a"}) == ""
+        await closed(one.adapter)
+
+    async def second() -> None:
+        one = await route(store=store, window_s=100)
+        one.now_s += 90
+        assert await one.through("m2", {"key": "b"}) == ""
+        assert await one.through("m3", {"key": "a"}) == "a duplicate of message m1"
+        one.now_s += 15
+        assert await one.through("m4", {"key": "a"}) == "", "it is older than `b`, which is remembered still"
+        await closed(one.adapter)
+
+    run(first())
+    run(second())
+
+
 def test_the_file_of_seen_keys_is_private_whatever_the_umask(tmp_path: Path) -> None:
     async def seen() -> None:
         one = await route(store=f"sqlite:///{tmp_path}/seen.db", window_s=100)

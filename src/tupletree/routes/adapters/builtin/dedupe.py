@@ -125,9 +125,11 @@ class Dedupe(Adapter[DedupeConfig]):
         """Whether the message goes on: it has the key now, or had it before, or has waited long enough for another."""
         message = context.message.id
         while True:
-            self._forget(context.now_s())
+            oldest_s = self._forget(context.now_s())
             if (known := self._through.get(key)) is not None:
-                return known[0] == message
+                if known[1] >= oldest_s:
+                    return known[0] == message
+                del self._through[key]  # the store remembered it, so it stood behind newer ones
             claim = self._under_way.get(key)
             if claim is None:
                 stored = await self._stored(key)
@@ -151,15 +153,16 @@ class Dedupe(Adapter[DedupeConfig]):
         while len(self._through) > self.config.max_keys:
             self._through.popitem(last=False)
 
-    def _forget(self, now_s: float) -> None:
-        """Forget what is beyond the window."""
+    def _forget(self, now_s: float) -> float:
+        """Forget what is beyond the window; returns when that begins."""
         self._now_s = max(self._now_s, now_s)
         oldest_s = self._now_s - self.config.window_s
         while self._through:
             key, (_, seen_s) = next(iter(self._through.items()))
             if seen_s >= oldest_s:
-                return
+                break
             del self._through[key]
+        return oldest_s
 
 
 async def _ended(claim: _Claim, timeout_s: float) -> bool:
