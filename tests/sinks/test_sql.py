@@ -238,6 +238,20 @@ def test_a_write_to_a_table_that_another_transaction_holds_is_given_up_as_the_da
     assert rows("SELECT word FROM counts") == [("a",)]
 
 
+@pytest.mark.parametrize("gone", ["counts", "tupletree_batches"])
+def test_a_table_that_is_gone_is_an_outage_that_the_next_start_ends(url: str, rows: Rows, gone: str) -> None:
+    """As after a failover to a server that was set up anew."""
+    sink = sql(url, "counts", message_type=Count)
+    with opened(sink):
+        sink.write(batch(1, Count("a", 1)))
+        rows(f"DROP TABLE {gone}")
+        with pytest.raises(ConnectorError, match="a start makes the tables that are missing"):
+            sink.write(batch(2, Count("b", 1)))
+    with opened(sink):
+        sink.write(batch(2, Count("b", 1)))
+    assert ("b",) in rows("SELECT word FROM counts")
+
+
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_after_a_failure_a_new_session_is_made_for_the_old_one_may_be_wrong_for_ever(url: str, rows: Rows) -> None:
     with opened(sql(url, "counts")) as sink:

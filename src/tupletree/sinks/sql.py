@@ -257,8 +257,19 @@ class SqlSink(Sink[Any]):
             "the database failed",
             where=str(self),
             got=self._without_secrets(_first_line(error)),
-            next_step="see that it runs, and that this user may read and write the table",
+            next_step=_MISSING_TABLE if _is_missing_table(error) else _UNREACHABLE,
         )
+
+
+_UNREACHABLE = "see that it runs, and that this user may read and write the table"
+
+_MISSING_TABLE = "bring the table back, or start the run again: a start makes the tables that are missing"
+
+
+def _is_missing_table(error: BaseException) -> bool:
+    """As of a database that was set up anew, or is another one now."""
+    origin = getattr(error, "orig", None)
+    return getattr(origin, "sqlstate", None) == "42P01" or "no such table" in str(origin)
 
 
 def _file_of(engine: Engine) -> Path | None:
