@@ -40,7 +40,9 @@ from tupletree.runtimes.local.runtime import LocalRun
 from tupletree.runtimes.local.whereabouts import ANSWER_S, whereabouts
 from tupletree.runtimes.metrics import RunCollector
 from tupletree.runtimes.run import why
+from tupletree.runtimes.spark.settle import accounts
 from tupletree.sinks import foreach
+from tupletree.sources import items
 from tupletree.tracking.holds import Hold, added_up
 from tupletree.tracking.outcomes import Outcome
 from tupletree.tracking.records import Standing
@@ -213,6 +215,30 @@ def test_on_spark_open_messages_are_told_of_after_each_epoch_and_after_the_end(t
     assert last.detail.startswith("held by per_day since ")
     assert last.detail.endswith(f"(2 tuples {held})")
     assert "attempt 2 from " in run("why", "lines/b", "--state-dir", place).out
+
+
+@bolt
+def waits_for_the_file(line: Line) -> Line:
+    until(Path(line.text).exists)
+    return line
+
+
+def test_an_epoch_that_is_worked_for_long_says_how_many_messages_wait_for_its_end(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "LONG_EPOCH_S", 0.0)
+    t = Topology("long")
+    lines = t.spout("lines", items([Line(str(tmp_path / "file"))] * 3))
+    t.sink("out", foreach(lambda _: None)).shuffle(t.bolt("waits", waits_for_the_file).shuffle(lines))
+    handle = begin_in_process(t, tmp_path / "state")
+    [hold] = until(lambda: [one for one in handle.progress().holds if one.kind == "epoch"])
+    assert (hold.count, hold.key) == (3, "0")
+    assert hold.counted().startswith("3 messages in epoch 0, which is worked since ")
+    assert str(hold).startswith("in epoch 0, which is worked since ")
+    until(lambda: "3 messages in epoch 0" in run("status", "--state-dir", tmp_path / "state").out)
+    (tmp_path / "file").touch()
+    assert handle.wait(HANG_S).acked == 3
+    assert handle.progress().holds == ()
 
 
 def test_what_waits_behind_others_is_told_apart(tmp_path: Path) -> None:

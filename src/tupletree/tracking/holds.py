@@ -12,12 +12,12 @@ from typing import Literal, TypeAlias
 from tupletree.texts import moment_text
 
 HoldKind: TypeAlias = Literal[
-    "retry", "source", "held", "call", "work", "turn", "key", "order", "queue", "outage", "rate", "write"
+    "retry", "source", "held", "call", "work", "turn", "key", "order", "queue", "outage", "rate", "write", "epoch"
 ]
 """It waits for its next attempt, or for its source to emit it again; a batch, window, join or a bolt that settles by
 hand keeps it; an async call, or another one, is under way with it; it waits for one of the calls to end, or behind its
 key; for what its source emitted before it, to come; for its task to have time; for the end of an outage; for its bolt's
-`max_rate`; for its rows to be written."""
+`max_rate`; for its rows to be written; for the end of its epoch, which takes long."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class Hold:
     Attributes:
         kind: see `HoldKind`.
         component: who holds it.
-        count: how many are held so: messages (`retry`, `source`, `write`), tuples or calls.
+        count: how many are held so: messages (`retry`, `source`, `write`, `epoch`), tuples or calls.
         since_s: since when; of several, since when the first of them.
         until_s: until when, as far as is known; of several, the first. By the clock, or `in_event_time`.
         in_event_time: whether `until_s` is.
         watermark_s: how far event time has come there, if that is known.
         attempt: of `retry`: the number of the next one.
-        key: of `key`: which.
+        key: of `key`: which; of `epoch`: its number.
         message: of `key`, where that is known instead: behind which message.
     """
 
@@ -79,6 +79,8 @@ class Hold:
                 return f"waiting for its turn at {by}, by its max_rate"
             case "write":
                 return "done but for its rows, which wait to be written"
+            case "epoch":
+                return f"in epoch {self.key}, which is worked{since}"
 
     def counted(self) -> str:
         """What holds several."""
@@ -99,6 +101,9 @@ class Hold:
                 return f"{number} async {'calls' if many else 'call'} of {by} under way{since}"
             case "write":
                 return f"{number} {messages} whose rows wait to be written"
+            case "epoch":
+                began = "" if self.since_s is None else f" since {moment_text(self.since_s)}"
+                return f"{number} {messages} in epoch {self.key}, which is worked{began} and counts when it ends"
             case "outage":
                 return f"{number} {tuples} waiting for {by}, which waits for the end of an outage"
             case "rate":

@@ -144,7 +144,7 @@ class SparkRun(RunHandle):
             late=dict(self._late),
             work=dict(self._work),
             reason=self._dead_guard.reason,
-            holds=self._accounts.holds(self._clock.monotonic() - self._clock.wall()),
+            holds=self._accounts.holds(self._clock.monotonic(), self._clock.wall()),
         )
 
     def _shown_state(self) -> str:

@@ -66,7 +66,7 @@ class EpochProgress:
             late=sum(sum(stats.late.values()) for stats in outcomes.reports.stats),
             watermarks=slowest((self._plan.tasks[task].component, at_us) for task, at_us in self._watermarks.items()),
             outages=[*outages],
-            holds=[*accounts.holds(now_s - self._clock.wall())],
+            holds=[*accounts.holds(now_s, self._clock.wall())],
             positions={
                 self._names[task]: safe_text(position, POSITION_LENGTH)
                 for task, position in record.header.positions.items()

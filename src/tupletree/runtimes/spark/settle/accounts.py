@@ -31,6 +31,18 @@ from tupletree.tracking.holds import Hold, added_up
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
 
+LONG_EPOCH_S = 5.0
+"""An epoch that is worked for so long is said to hold its messages: nothing else is known of them until it ends."""
+
+
+@dataclass(frozen=True)
+class RunningEpoch:
+    """An epoch that is worked: its number, how many messages it has, and since when (monotonic)."""
+
+    epoch: int
+    messages: int
+    since_s: float
+
 
 @dataclass(frozen=True)
 class Dropped:
@@ -74,6 +86,7 @@ class Accounts:
             entry names its files, so they stay until the next one is written.
         ordering: where the topology has ordered bolts, what is the same for all epochs; else None.
         key_table: then what waits for another attempt, and which keys it holds.
+        running: the epoch that is worked now.
         given_up_s: spout task → windows wait no longer for what its source is to emit again, if it failed by then
             (monotonic).
     """
@@ -104,6 +117,7 @@ class Accounts:
     dropped: Dropped = field(default_factory=Dropped)
     ordering: Ordering | None = None
     key_table: KeyTable = field(default_factory=dict)
+    running: RunningEpoch | None = None
     given_up_s: dict[int, float] = field(default_factory=dict)
     random_bits: RandomBits = system_random_bits
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -181,12 +195,14 @@ class Accounts:
         with self.lock:
             return dict(zip(roots, self.pending.first_emitted_s(roots), strict=True))
 
-    def holds(self, from_wall_s: float) -> tuple[Hold, ...]:
+    def holds(self, now_s: float, wall_s: float) -> tuple[Hold, ...]:
         """What open messages and their tuples wait for.
 
         Args:
-            from_wall_s: the monotonic clock less the wall clock.
+            now_s: monotonic.
+            wall_s: the same moment since the Unix epoch.
         """
+        from_wall_s = now_s - wall_s
         found: list[Hold] = []
         with self.lock:
             for task, name in self.spout_of.items():
@@ -196,6 +212,10 @@ class Accounts:
                 found.append(Hold("retry", name, waiting, until_s=until_s))
                 found.append(Hold("source", name, self.pending.awaiting_source(task)))
             found += [kept.hold(name) for name, tasks in self.kept.items() for kept in tasks.values()]
+        running = self.running
+        if running is not None and now_s - running.since_s >= LONG_EPOCH_S:
+            since_s = running.since_s - from_wall_s
+            found.append(Hold("epoch", "epoch", running.messages, since_s=since_s, key=str(running.epoch)))
         return added_up(found)
 
     def first_emitted(self, roots: Iterable[int]) -> dict[int, float]:

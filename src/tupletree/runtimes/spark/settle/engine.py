@@ -15,6 +15,7 @@ from pathlib import Path
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format.carryover import files_of
 from tupletree.runtimes.spark.format.entries import SettleEntry, write_settle
+from tupletree.runtimes.spark.settle.accounts import RunningEpoch
 from tupletree.runtimes.spark.settle.decision import EpochDecider, EpochDecision, EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.epoch_runs import EpochRuns
@@ -63,8 +64,12 @@ class Engine:
         Raises:
             CheckpointError: another start of this run has settled the epoch; this one must stop at once.
         """
-        with record.steps.measure("run"):
-            counted = self._runs.run(record)
+        self._accounts.running = RunningEpoch(record.epoch, record.size, self._clock.monotonic())
+        try:
+            with record.steps.measure("run"):
+                counted = self._runs.run(record)
+        finally:
+            self._accounts.running = None
         before_commit()
         with record.steps.measure("settle"), self._accounts.lock:
             times = Times(self._clock.monotonic(), self._clock.wall())
