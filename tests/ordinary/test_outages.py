@@ -379,6 +379,28 @@ def test_no_message_times_out_in_the_calls_that_probe_whether_an_outage_is_over(
     assert sorted(row.n for row in ended.outputs["out"]) == [*range(9)]
 
 
+def test_a_probe_that_is_cancelled_does_not_end_an_outage() -> None:
+    began: list[tuple[float, int]] = []
+    clock = ManualClock()
+
+    @bolt(concurrency=4)
+    async def hangs_once(m: M) -> R:
+        began.append((clock.monotonic(), m.n))
+        number = len(began)
+        await asyncio.sleep(1000.0 if number == 5 else 0.5)  # of virtual time; the fifth is the first probe
+        if number <= 4:
+            raise ConnectorError("away")
+        return R(m.n)
+
+    t = Topology("cancelled", options={"processing_timeout_s": 5.0, "message_timeout_s": None})
+    t.sink("out", Plain()).shuffle(t.bolt("work", hangs_once).shuffle(t.spout("s", Numbers(0))))
+    ended = testing.run(t, {"s": [M(n) for n in range(4)]}, clock=clock)
+    assert all(message.acked for message in ended.messages["s"])
+    (probed_s, _), (again_s, _), *rest = began[4:]
+    assert again_s - probed_s >= 5.0
+    assert all(began_s >= again_s + 0.5 for began_s, _ in rest), "one call probes, and the others wait for it"
+
+
 class Broker(Numbers):
     """Is away in turns: for `next`, `ack` and `fail`."""
 

@@ -551,7 +551,7 @@ class AsyncBoltMachine(EmittingMachine):
             if self.wait.current is None or number == self._probe:
                 self._wait_for(error, out)
             return
-        if number == self._probe:
+        if number == self._probe and call.cancelled_s is None:  # one that was cancelled did not find out
             self._note(self.wait.over(self._now_s), out)
 
         def carry_out(_: Any) -> None:
