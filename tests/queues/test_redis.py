@@ -10,6 +10,7 @@ import pytest
 
 from tests.queues.asked_of_each import found_where_the_server_was_killed, shared_by_four_consumers
 from tests.queues.servers import RedisServer, redis_server
+from tupletree.cli.main import main
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.queues import Broker, Failure, Letter, Message, connect, open_queue
 from tupletree.queues.messages import State
@@ -224,3 +225,20 @@ def test_pages_of_what_a_queue_holds_are_all_of_it_and_bring_nothing_else(
         pages = [queue.peek(state, 3, after=after) for after in (0, 3, 6, 9)]
     assert sorted(one.message.id for page in pages for one in page) == [f"m{number}" for number in range(8)]
     assert answers == [len(page) for page in pages] == [3, 3, 2, 0]
+
+
+def test_who_publishes_is_warned_that_a_crash_of_the_server_may_lose_messages_and_who_looks_is_not(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"{server.url}?queue=warned"
+    with redis.Redis(port=server.port) as client:
+        client.config_set("appendfsync", "everysec")
+        try:
+            assert main(["queues", "publish", url, "--id", "1", "--body", "x", "--create"]) == 0
+            assert "may lose what was published last" in caplog.text
+            caplog.clear()
+            for command in ("depth", "peek", "dead"):
+                assert main(["queues", command, url]) == 0
+            assert caplog.text == ""
+        finally:
+            client.config_set("appendfsync", "always")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -75,7 +76,7 @@ def check_command(url: Url, create: Create = False, as_json: Json = False) -> No
 @app.command("depth")
 def depth_command(url: Url, as_json: Json = False) -> None:
     """Show how many messages are ready, leased, delayed and dead, in one queue or in all of the broker."""
-    with _connect(url) as (broker, parts):
+    with _connect(url, looks=True) as (broker, parts):
         depths = {name: broker.depth(name) for name in ([parts.queue] if parts.queue else broker.queues())}
     if as_json:
         print_json({"url": parts.shown, "queues": depths})
@@ -99,14 +100,14 @@ def peek_command(
     as_json: Json = False,
 ) -> None:
     """Show the next messages of a queue, without leasing them."""
-    with _connect(url) as (broker, parts):
+    with _connect(url, looks=True) as (broker, parts):
         _show(broker.peek(_queue_of(parts), _state(state), limit), as_json=as_json)
 
 
 @app.command("dead")
 def dead_command(url: Url, limit: Limit = 10, as_json: Json = False) -> None:
     """Show the dead letters of a queue, with their reasons. `move --dead` makes them ready again."""
-    with _connect(url) as (broker, parts):
+    with _connect(url, looks=True) as (broker, parts):
         _show(broker.peek(_queue_of(parts), "dead", limit), as_json=as_json)
 
 
@@ -206,17 +207,32 @@ def move_command(
 
 
 @contextlib.contextmanager
-def _connect(url: str, *, create: bool = False) -> Iterator[tuple[Broker, QueueUrl]]:
-    """A broker and its URL's parts. A file that does not exist is only made with `create`."""
+def _connect(url: str, *, create: bool = False, looks: bool = False) -> Iterator[tuple[Broker, QueueUrl]]:
+    """A broker and its URL's parts. A file that does not exist is only made with `create`.
+
+    Who only `looks` is not warned of what may become of messages that are published.
+    """
     from tupletree.queues.registry import connect
     from tupletree.queues.urls import parse_url
 
     url = url_from(url)
     parts = parse_url(url)
     if parts.scheme == "sqlite" and parts.path and not create and not Path(parts.path).exists():
-        raise ConfigError("there is no such queue file", where=parts.shown, next_step="check the path; see --create")
-    with connect(url) as broker:
+        way_out = "check the path; `tupletree queues publish URL --create` makes it"
+        raise ConfigError("there is no such queue file", where=parts.shown, next_step=way_out)
+    with _quiet() if looks else contextlib.nullcontext(), connect(url) as broker:
         yield broker, parts
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("tupletree.queues")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _queue_of(parts: QueueUrl) -> str:
