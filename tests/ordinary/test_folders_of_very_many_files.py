@@ -11,7 +11,7 @@ import pytest
 
 from tupletree.clock import ManualClock
 from tupletree.errors import EndOfInput
-from tupletree.sources import file_queue, file_table, files, text_lines
+from tupletree.sources import file_queue, file_table, files, rotation, text_lines
 
 LONG = "a line that is long enough to recognise a file by it\n"
 
@@ -21,7 +21,8 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        for module, name in ((file_table, "_is_rotated"), (file_table, "found_at"), (files, "found_at")):
+        counted = (file_table, "is_rotated"), (rotation, "is_rotated"), (file_table, "found_at"), (files, "found_at")
+        for module, name in counted:
             monkeypatch.setattr(module, name, self._counting(getattr(module, name)))
 
     def _counting(self, function: Any) -> Any:
