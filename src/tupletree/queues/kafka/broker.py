@@ -233,6 +233,8 @@ class KafkaBroker(Broker):
     def _join(self, queue: str) -> _Joined:
         """This connection's members for a queue, which have their partitions."""
         with self._joining:
+            if self._client.is_closed:  # nobody would close the new members, which get partitions of the group
+                raise ConnectorError(f"the connection to {self.where} was closed")
             joined = self._joined.get(queue)
             if joined is None or any(one.is_over for one in joined.members):
                 self._client.need(queue, topics_of(queue))

@@ -315,6 +315,10 @@ class KafkaClient:
             return ask()
         except KafkaException as error:
             raise self.error(error.args[0]) from error
+        except RuntimeError as error:  # of a consumer that was closed meanwhile
+            if not self.is_closed:
+                raise
+            raise ConnectorError(f"the connection to {self.server.where} was closed") from error
 
     def error(self, error: KafkaError) -> ConnectorError:
         """What it means. Of a cluster that is away it tells why, if librdkafka did."""

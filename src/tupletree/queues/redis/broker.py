@@ -321,6 +321,10 @@ class RedisBroker(Broker):
                 raise InternalError(f"a script of the Redis broker failed at {self.where}: {text}") from error
             kind = RefusedConnectionError if any(word in text for word in _REFUSAL_WORDS) else ConnectorError
             raise kind(f"{self.where}: {text}") from error
+        except (ValueError, AttributeError) as error:  # of a socket that was closed meanwhile
+            if not self._is_closed:
+                raise
+            raise ConnectorError(f"the connection to {self.where} was closed") from error
 
     def _warn_if_volatile(self) -> None:
         try:
