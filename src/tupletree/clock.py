@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "ManualClock", "SteadyClock", "SystemClock"]
-
 
 class Clock(Protocol):
     """Two readings in seconds. Pure code never holds a clock: it gets the readings."""

@@ -21,8 +21,6 @@ from typing import Any, Literal
 
 from tupletree.errors import ConfigError, Finding
 
-__all__ = ["OptionInfo", "Options", "describe_options", "resolve_options", "share_of"]
-
 ENVIRONMENT_PREFIX = "TUPLETREE_"
 KUBERNETES = re.compile(
     r"TUPLETREE_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["escape", "escape_block", "escape_json"]
-
 _UNSAFE = (
     r"\x00-\x1f\x7f-\x9f"  # C0 and C1 controls, ESC and CSI among them
     r"\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # direction, line breaks, no width

@@ -10,8 +10,6 @@ import random
 from collections.abc import Callable, Container
 from typing import TypeAlias
 
-__all__ = ["MASK64", "MessageId", "RandomBits", "draw_id", "hex_id", "mix64", "parse_id"]
-
 MessageId: TypeAlias = "str | int | bytes | tuple[MessageId, ...]"
 """What a source calls a message. Compared with its type: 0, False, "" and b"" are four ids; only None is no id."""
 

@@ -19,20 +19,6 @@ from tupletree.data.frames import roots_of
 from tupletree.escaping import escape_block
 from tupletree.ids import hex_id
 
-__all__ = [
-    "MAX_ROOTS",
-    "VARIABLE",
-    "JsonLines",
-    "LogFormat",
-    "MessageContext",
-    "TextLines",
-    "follow_environment",
-    "imports_may_configure",
-    "json_line",
-    "log_to_stderr",
-    "writes_json",
-]
-
 VARIABLE = "TT_LOG"
 """`LEVEL:FORMAT`, for workers. On a cluster they inherit it from `spark.executorEnv.TT_LOG`."""
 

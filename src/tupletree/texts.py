@@ -13,19 +13,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = [
-    "counted",
-    "encodable",
-    "is_encodable",
-    "json_bytes",
-    "marked_text",
-    "moment_text",
-    "msgpack_bytes",
-    "restored",
-    "reversible",
-    "unmarked_text",
-]
-
 MARK = "$surrogates"
 """The only key of the object that `reversible` makes of data with lone surrogates."""
 

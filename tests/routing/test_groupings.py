@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from tupletree.config import Options
 from tupletree.data.frames import Root
 from tupletree.errors import ProcessingError
-from tupletree.routing.groupings import MEMO_SIZE, Batch, Router, key_group, task_of_group
+from tupletree.routing.groupings import MEMO_SIZE, Batch, Router
+from tupletree.routing.hashing import key_group, task_of_group
 from tupletree.routing.plan import Plan
 from tupletree.topology.model import ComponentSpec, Grouping, InputSpec, StreamSpec, TopologySpec
 from tupletree.topology.streams import Schema

@@ -18,13 +18,11 @@ from tupletree.data.frames import Root
 from tupletree.data.payloads import shown
 from tupletree.errors import InternalError, ProcessingError, ProcessingTimeoutError
 from tupletree.ids import mix64
-from tupletree.routing.hashing import KEY_GROUPS, key_group, pack_key, stable_hash, task_of_group
+from tupletree.routing.hashing import key_group, stable_hash, task_of_group
 from tupletree.routing.plan import Link, Plan
 from tupletree.topology import hints
 from tupletree.topology.model import CustomGrouping
 from tupletree.topology.streams import Schema
-
-__all__ = ["KEY_GROUPS", "Batch", "Failed", "Router", "key_group", "pack_key", "stable_hash", "task_of_group"]
 
 MEMO_SIZE = 65_536
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from tupletree.sources.files import siblings, without_compression
 
-__all__ = ["Neighbours", "Related", "is_rotated"]
-
 
 class Neighbours:
     """The entries in the folders of files, each looked at once."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-__all__ = ["GRACE_S", "Stalls"]
-
 GRACE_S = 1.0
 """A call that is over sooner costs what calls cost: nothing of it is taken from the timeouts."""
 
