@@ -11,12 +11,12 @@ from typing import Any
 
 from tupletree.bolts.calls import HolderCalls
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.held import ClockHolder, HeldFrame, Member, Pieces, put_out, together, waits_for
+from tupletree.bolts.held import BaseHolder, HeldFrame, Member, Pieces, put_out, together, waits_for
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 
-class BatchTask(ClockHolder):
+class BatchTask(BaseHolder):
     """One task of a batch bolt: a `Holder`."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
@@ -56,12 +56,6 @@ class BatchTask(ClockHolder):
         if not self._members or self._max_age_s is None:
             return None
         return self._members[0].since_s + self._max_age_s
-
-    def open(self) -> None:
-        """Nothing to open: it is a function."""
-
-    def close(self) -> None:
-        """Nothing to close."""
 
     def work(self, frame: Frame) -> Worked:
         """Hold the tuples, and work every batch that they make full."""

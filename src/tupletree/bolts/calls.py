@@ -7,7 +7,7 @@ every task that does so has in common.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from tupletree.bolts.call_retry import retrying_call
@@ -25,9 +25,9 @@ from tupletree.bolts.event_time import (
     timestamp_function,
 )
 from tupletree.bolts.failures import FailureMaker, wrong_type
-from tupletree.bolts.held import HeldFrame, Holdings, Member, Pieces, put_out, together, waits_for
+from tupletree.bolts.held import BaseHolder, Holdings, Member, Pieces, put_out, together, waits_for
 from tupletree.bolts.timers import Timers
-from tupletree.data.frames import Root, roots_of
+from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.errors import PermanentError
 from tupletree.topology.model import BoltSpec, ComponentSpec
 from tupletree.topology.windows import JoinSpec, Late, WindowSpec
@@ -172,50 +172,19 @@ class CallSession:
         self._pieces.setdefault(self._calls.streams[type(value)], []).append((root, [value]))
 
 
-class CallingHolder(ABC):
+class CallingHolder(BaseHolder, ABC):
     """What the tasks of windows and joins have in common; see `Holder`."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:
-        self._place = place
-        self._holdings = Holdings()
+        super().__init__(place)
         self._calls = HolderCalls(component, place, self._holdings)
         self._extends = component.body.holding.extend_timeout
         self._renew_at_s = 0.0
         self._waiting: Collection[int] = ()  # messages whose next attempt is to come; see `Holder.restore`
 
-    @property
-    def is_holding(self) -> bool:
-        """See `Holder`."""
-        return len(self._holdings) > 0
-
-    @property
-    def goes_by_event_time(self) -> bool:
-        """See `Holder`."""
-        return False
-
-    @property
-    def held_count(self) -> int:
-        """See `Holder`."""
-        return len(self._holdings)
-
     def until_s(self, root: int | None = None) -> float | None:  # noqa: ARG002 - those that go by time know more
         """See `Holder`."""
         return None
-
-    @property
-    def watermark_us(self) -> int | None:
-        """See `Holder`."""
-        return None
-
-    def open(self) -> None:  # noqa: B027 - a function needs none
-        """Nothing to open."""
-
-    def close(self) -> None:  # noqa: B027 - a function needs none
-        """Nothing to close."""
-
-    def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - shaped like `Holder`
-        """They ask for no ticks."""
-        return Worked()
 
     def resume(self) -> Worked:
         """See `Holder`: the calls that were put off because of an outage."""
@@ -232,10 +201,6 @@ class CallingHolder(ABC):
     @abstractmethod
     def _call_put_off(self, session: CallSession) -> None:
         """Make the calls that were put off and need not wait any more; put them off again where there is an outage."""
-
-    def held(self) -> list[HeldFrame]:
-        """See `Holder`."""
-        return self._holdings.held()
 
     @abstractmethod
     def forget(self, roots: Collection[int]) -> None:
@@ -378,6 +343,34 @@ class TimedHolder(CallingHolder):
         if reopened_us is None or retrying_us is None:
             return False
         return retrying_us <= reopened_us and self._now_us() - reopened_us < self._hold_us
+
+    @abstractmethod
+    def _key_of(self, member: Member) -> Any:
+        """The key of a tuple; whatever a tuple without one raises comes out."""
+
+    def _taken(self, session: CallSession, frame: Frame) -> Iterator[tuple[Member, Any, int]]:
+        """Hold a frame's tuples; gives each with its key and its time, but for those that are settled at once."""
+        now_us, ran_us, partition_of = self._now_us(), self._ran_us(), self._watermark.partition_of
+        for member in self._holdings.take(frame, self._place.epoch_time_s):
+            if not member.open:
+                continue  # it failed with one before it
+            try:
+                time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, self._over_us)
+                key = self._key_of(member)
+                partition = None if partition_of is None else partition_of(member.value)
+            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
+                session.refuse(member, error)
+                continue
+            if self._time_of is not None:
+                if self._is_ahead(session, member, time_us):
+                    continue
+                self._watermark.saw(member.source, time_us, ran_us, partition)
+                self._stirred = True
+            yield member, key, time_us
+
+    def _time_of_held(self, member: Member) -> int:
+        """The time of a tuple that was held before."""
+        return self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
 
     def _is_ahead(self, session: CallSession, member: Member, time_us: int) -> bool:
         """Whether a tuple's timestamp is farther ahead of the clock than it may be; then the tuple is settled."""

@@ -149,8 +149,8 @@ class Holder(Protocol):
         """
 
 
-class ClockHolder:
-    """What holders have in common that go by the clock and have no ticks, nor anything to open."""
+class BaseHolder:
+    """What holders have in common: no ticks, nothing to open, no time but the clock's, unless they say otherwise."""
 
     def __init__(self, place: TaskPlace) -> None:
         self._place = place
@@ -180,6 +180,12 @@ class ClockHolder:
     def put_off_since_s(self) -> float | None:
         """See `Holder`."""
         return min((member.since_s for member in self._holdings.members()), default=None)
+
+    def open(self) -> None:
+        """Nothing to open: a function needs none."""
+
+    def close(self) -> None:
+        """Nothing to close."""
 
     def held(self) -> list[HeldFrame]:
         """See `Holder`."""

@@ -11,14 +11,14 @@ from typing import Any
 
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.failures import FailureMaker, wrong_type
-from tupletree.bolts.held import ClockHolder, HeldFrame, Holdings, Member, Pieces, put_out, together, waits_for
+from tupletree.bolts.held import BaseHolder, HeldFrame, Holdings, Member, Pieces, put_out, together, waits_for
 from tupletree.data.frames import Frame, roots_of
 from tupletree.errors import ProcessingError
 from tupletree.topology.components import HoldingBolt, Release
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 
-class HoldingTask(ClockHolder):
+class HoldingTask(BaseHolder):
     """One task of a `HoldingBolt`: a `Holder`."""
 
     def __init__(self, component: ComponentSpec, place: TaskPlace) -> None:

@@ -70,23 +70,8 @@ class JoinTask(TimedHolder):
 
     def work(self, frame: Frame) -> Worked:
         """Match a frame's tuples with those that are held, and hold them too."""
-        session, now_us, ran_us = CallSession(self._calls), self._now_us(), self._ran_us()
-        partition_of = self._watermark.partition_of
-        for member in self._holdings.take(frame, self._place.epoch_time_s):
-            if not member.open:
-                continue
-            try:
-                time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, self._over_us)
-                (key,) = self._keys[member.source]([member.value])
-                partition = None if partition_of is None else partition_of(member.value)
-            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
-                session.refuse(member, error)
-                continue
-            if self._time_of is not None:
-                if self._is_ahead(session, member, time_us):
-                    continue
-                self._watermark.saw(member.source, time_us, ran_us, partition)
-                self._stirred = True
+        session, now_us = CallSession(self._calls), self._now_us()
+        for member, key, time_us in self._taken(session, frame):
             if time_us < self._over_us and not self._place.comes_again(member.root):
                 self._too_late(session, member, time_us, time_us, "what it should match may be gone")
             else:
@@ -137,9 +122,8 @@ class JoinTask(TimedHolder):
         matched = marked(members, matches)
         entries: dict[Member, _Entry] = {}
         for member in members:
-            time_us = self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
-            (key,) = self._keys[member.source]([member.value])
-            _, entry = self._enter(key, member, time_us)
+            time_us = self._time_of_held(member)
+            _, entry = self._enter(self._key_of(member), member, time_us)
             entry.matched = member in matched
             if time_us + self._within_us < self._over_us:
                 entry.reopened_us = micros(member.since_s)
@@ -160,6 +144,10 @@ class JoinTask(TimedHolder):
                 group.entries[side][:] = kept
                 group.times[side][:] = [entry.time_us for entry in kept]
             self._drop_if_empty(key, group)
+
+    def _key_of(self, member: Member) -> Any:
+        """See `TimedHolder`."""
+        return self._keys[member.source]([member.value])[0]
 
     def _lasts(self) -> Iterable[tuple[Member, int]]:
         """See `TimedHolder`."""

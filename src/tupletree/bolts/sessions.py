@@ -81,7 +81,7 @@ class SessionWindowTask(TimedWindowCalls):
         expired = self._restore_put_off(members, put_off)
         for member in members:
             if member not in expired:
-                self._enter(self._key_of(member), member, self._time_in_window(member))
+                self._enter(self._key_of(member), member, self._time_of_held(member))
 
     def forget(self, roots: Collection[int]) -> None:
         """See `Holder`."""
@@ -136,7 +136,7 @@ class SessionWindowTask(TimedWindowCalls):
         near = [over for over in self._windows_put_off if over.key == key and self._is_near(over, time_us)]
         for over in near:
             self._take_back(over)
-        times = {one: self._time_in_window(one) for over in near for one in over.members if one.open}
+        times = {one: self._time_of_held(one) for over in near for one in over.members if one.open}
         times[member] = time_us
         if not self._is_over(key, time_us):
             for one, one_us in times.items():
@@ -160,7 +160,7 @@ class SessionWindowTask(TimedWindowCalls):
     def _left_of(self, over: WindowCall) -> Iterator[WindowCall]:
         """See `WindowCalls`: what a tuple held together that is gone is more than one session."""
         members = [member for member in over.members if member.open]
-        times = [*map(self._time_in_window, members)]
+        times = [*map(self._time_of_held, members)]
         for start, stop in self._parts(times):
             yield self._call_of(over.key, members[start:stop], times[start:stop], over.reopened_us)
 

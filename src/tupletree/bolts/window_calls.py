@@ -14,7 +14,6 @@ from typing import Any
 
 from tupletree.bolts.calls import CallingHolder, CallSession, TimedHolder
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.event_time import micros
 from tupletree.bolts.held import Member
 from tupletree.bolts.held_marks import marked, marks, members_by_name, names
 from tupletree.data.frames import Frame
@@ -184,21 +183,8 @@ class TimedWindowCalls(WindowCalls, TimedHolder):
 
     def work(self, frame: Frame) -> Worked:
         """Hold a frame's tuples in their windows; those that came too late are settled."""
-        session, now_us, over_us = CallSession(self._calls), self._now_us(), self._over_us
-        ran_us, partition_of = self._ran_us(), self._watermark.partition_of
-        for member in self._holdings.take(frame, self._place.epoch_time_s):
-            try:
-                time_us = self._time_of(member.value) if self._time_of is not None else max(now_us, over_us)
-                key = self._key_of(member)
-                partition = None if partition_of is None else partition_of(member.value)
-            except Exception as error:  # noqa: BLE001 - user code; it becomes this tuple's failure
-                session.refuse(member, error)
-                continue
-            if self._time_of is not None:
-                if self._is_ahead(session, member, time_us):
-                    continue
-                self._watermark.saw(member.source, time_us, ran_us, partition)
-                self._stirred = True
+        session = CallSession(self._calls)
+        for member, key, time_us in self._taken(session, frame):
             self._place_in_window(session, key, member, time_us)
         self._purge(session)
         return session.end()
@@ -231,9 +217,6 @@ class TimedWindowCalls(WindowCalls, TimedHolder):
     @abstractmethod
     def _fire(self, session: CallSession) -> None:
         """Call the function for the windows that are over next, of all keys."""
-
-    def _time_in_window(self, member: Member) -> int:
-        return self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
 
 
 def _of_open(over: WindowCall) -> WindowCall:

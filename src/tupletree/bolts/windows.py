@@ -88,8 +88,8 @@ class TimeWindowTask(TimedWindowCalls):
         for member in members:
             if member in expired:
                 continue
-            time_us = self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
-            self._enter(self._key_of(member), member, time_us, over_at.get(member.origin.id, BEFORE_ALL))
+            over_us = over_at.get(member.origin.id, BEFORE_ALL)
+            self._enter(self._key_of(member), member, self._time_of_held(member), over_us)
 
     def forget(self, roots: Collection[int]) -> None:
         """See `Holder`."""
@@ -130,7 +130,7 @@ class TimeWindowTask(TimedWindowCalls):
             if over is None:
                 over = WindowCall(key, seconds(end_us - self._length_us), seconds(end_us), [], [], [], now_us)
                 self._windows_put_off.append(over)
-            at = bisect_right(over.members, time_us, key=self._time_in_window)
+            at = bisect_right(over.members, time_us, key=self._time_of_held)
             over.members.insert(at, member)
             if end_us == self._first_end(time_us):
                 over.new.append(member)
