@@ -50,7 +50,7 @@ class QueuePlaces(Protocol):
     def readers(self) -> Mapping[str, str] | None:
         """See the class."""
 
-    def broker_of(self, queue: str) -> Broker | None:
+    def broker(self, queue: str) -> Broker | None:
         """The broker that has a queue; None: not known."""
 
 
@@ -156,7 +156,7 @@ def _losses(
         waiting = [row for row in waiting if row.broker_id not in unpublished]
         broker: Broker | None = None
         try:
-            broker = places.broker_of(queue)
+            broker = places.broker(queue)
             if broker in away:
                 not_asked[queue] = away[broker]
                 continue
@@ -201,7 +201,7 @@ def _with_bodies(places: QueuePlaces, losses: Sequence[Loss]) -> Iterator[Loss]:
     for queue in {loss.row.queue for loss in losses}:
         wanted = {loss.row.broker_id for loss in losses if loss.row.queue == queue}
         with suppress(ConnectorError):  # they are dead without
-            bodies |= _bodies(places.broker_of(queue), queue, wanted)
+            bodies |= _bodies(places.broker(queue), queue, wanted)
     for loss in losses:
         body, headers = bodies.get(loss.row.broker_id, (None, {}))
         yield Loss(loss.row, loss.reason, body, headers)

@@ -84,7 +84,6 @@ class _Add(msgspec.Struct):
     size: int
     dataChange: bool = True  # noqa: N815 - the protocol's name
     stats: str | None = None
-    partitionValues: dict[str, str | None] = {}  # noqa: N815 - the protocol's name
     deletionVector: Any = None  # noqa: N815 - the protocol's name
 
 

@@ -38,7 +38,7 @@ class KnownQueues:
         if place.spec is not None:
             self.readers = {route.inbound.queue: name for name, route in place.spec.routes.items()}
 
-    def broker_of(self, queue: str) -> Broker | None:
+    def broker(self, queue: str) -> Broker | None:
         """See `QueuePlaces`."""
         from tupletree.queues import connect
 

@@ -6,15 +6,12 @@ parameters `:name`; a parameter that is a list stands after IN.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from tupletree.errors import ConfigError
 from tupletree.routes.lineage.stores import PARQUET
-
-_PARAMETER = re.compile(r":(\w+)")
 
 
 class Reader(Protocol):

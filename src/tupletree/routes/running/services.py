@@ -110,6 +110,7 @@ class Services:
         self._telling: list[Callable[[Completed], None]] = []
         self._cancelled: dict[str, frozenset[str]] = {}  # route → those that were cancelled of what it works
         self.rules = run.rules()
+        self.readers = self.rules.readers
         try:
             for queue in run.queues:
                 self.broker(queue).declare(queue)
@@ -129,7 +130,7 @@ class Services:
         return Ledger.within(embedded, queues=own)
 
     def broker(self, queue: str) -> Broker:
-        """The broker that has a queue."""
+        """The broker that has a queue. One that is not in the document is looked for where it is by default."""
         return self.broker_at(self.url_of(queue))
 
     def url_of(self, queue: str) -> str:
@@ -156,22 +157,11 @@ class Services:
             closing.callback(broker.close)
         return closing
 
-    # --- where queues are -------------------------------------------------------------------------------------
-
-    @property
-    def readers(self) -> Mapping[str, str]:
-        """Queue → the route that reads it."""
-        return self.rules.readers
-
-    def broker_of(self, queue: str) -> Broker:
-        """See `QueuePlaces`. A queue that is not in the document is looked for where it is by default."""
-        return self.broker(queue)
-
     def note_queues(self) -> None:
         """Keep in the ledger which queues are read, for people who look without the document."""
         urls = {queue: self.url_of(queue) == self.run.queue_file for queue in self.run.queues}
         elsewhere = [queue for queue, is_here in urls.items() if not is_here]
-        self.ledger.note(self.run.spec.name, {"readers": self.rules.readers, "elsewhere": elsewhere})
+        self.ledger.note(self.run.spec.name, {"readers": self.readers, "elsewhere": elsewhere})
 
     # --- listeners --------------------------------------------------------------------------------------------
 
