@@ -1,10 +1,15 @@
-"""Files on a file server that is started again: what was open stays stale for ever, what is opened again is right."""
+"""Files that cannot be read, or looked at, for a while: on a file server that is started again, or for want of handles.
+
+What was open at a file server stays stale for ever, what is opened again is right.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +17,13 @@ import pytest
 
 from tests.local.running import run as run_locally
 from tests.ordinary.conftest import InProcess
+from tests.ordinary.reading import LONG, Reader, here, lines_of, no_file_stays_open
 from tupletree import Topology
+from tupletree.errors import ConnectorError
 from tupletree.sinks import jsonl
 from tupletree.sources import line_reader, text_lines
+
+__all__ = ["here", "no_file_stays_open"]
 
 LINES = 60_000
 """More than one read of a file gives."""
@@ -85,3 +94,80 @@ def test_they_are_opened_again_and_every_line_is_there_once(
         json.loads(line)["text"] for path in (tmp_path / "out").glob("[!_]*") for line in path.read_text().splitlines()
     ]
     assert sorted(rows) == sorted(f"line {number}" for number in range(LINES))
+
+
+FAULTS = (errno.EMFILE, errno.ESTALE, errno.EIO, errno.ETIMEDOUT)
+
+
+class Away:
+    """Lets calls fail that ask the disk, for what is below a folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, call: str, number: int) -> None:
+        self.is_away = False
+        real = getattr(os, call)
+
+        def refuse(path: Any = ".", *given: Any, **named: Any) -> Any:
+            if self.is_away and str(folder) in str(Path(str(path)).absolute()):
+                raise OSError(number, os.strerror(number), str(path))
+            return real(path, *given, **named)
+
+        monkeypatch.setattr(os, call, refuse)
+
+
+@pytest.mark.parametrize("number", FAULTS, ids=[errno.errorcode[number] for number in FAULTS])
+@pytest.mark.parametrize("call", ["scandir", "stat"])
+@pytest.mark.parametrize("paths", [["*.log"], ["**/*.log"], ["a.log", "b.log"]], ids=str)
+def test_files_that_cannot_be_looked_at_for_a_while_are_not_taken_for_gone(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    paths: list[str],
+    call: str,
+    number: int,
+) -> None:
+    away = Away(monkeypatch, here, call, number)
+    for name in ("a.log", "b.log"):
+        Path(name).write_text(lines_of(3, f"a line of {name} that is long enough to be recognised "))
+    reader = Reader(paths, follow=True)
+    assert len(reader.ask()) == 6
+    away.is_away = True
+    for _ in range(3):
+        with Path("a.log").open("a") as file:
+            file.write("one more\n")
+        with contextlib.suppress(ConnectorError):  # then it is waited for
+            reader.ask()
+    away.is_away = False
+    reader.ask()
+    reader.clock.advance(60.0)
+    assert reader.ask() == []
+    assert "deleted" not in caplog.text
+    reader.resume()
+    away.is_away = True
+    with contextlib.suppress(ConnectorError):
+        reader.ask()
+    away.is_away = False
+    with Path("a.log").open("a") as file:
+        file.write("the last one\n")
+    assert reader.ask() == [(("a.log", 7), "the last one")]
+    assert "never read" not in caplog.text
+
+
+@pytest.mark.parametrize("number", FAULTS, ids=[errno.errorcode[number] for number in FAULTS])
+def test_the_rest_of_a_rotated_file_is_waited_for_where_its_folder_cannot_be_listed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    Path("a.log").write_text(lines_of(3))
+    reader = Reader(["a.log"])
+    reader.spout.plan(1, 1 << 20)
+    reader.position = reader.spout.snapshot()
+    reader.spout.close()
+    Path("a.log").rename("a.log.1")
+    Path("a.log").write_text("new\n")
+    away = Away(monkeypatch, here, "scandir", number)
+    away.is_away = True
+    reader.start()
+    with pytest.raises(ConnectorError, match=r"cannot be listed") as caught:
+        reader.ask()
+    assert ("ulimit -n" in str(caught.value)) == (number == errno.EMFILE)
+    away.is_away = False
+    assert reader.texts() == [f"{LONG}2", f"{LONG}3", "new"]

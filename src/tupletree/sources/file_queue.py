@@ -16,7 +16,7 @@ from tupletree.clock import Clock
 from tupletree.durable import identity_of
 from tupletree.errors import ConnectorError, Finding, SourceChangedError
 from tupletree.sources.file_table import FileRecord, FileTable, Reconciled
-from tupletree.sources.files import FileList, Found, Listing, compression_of
+from tupletree.sources.files import FileList, Found, Listing, compression_of, is_absent
 from tupletree.sources.line_reader import DamagedFileError, LineReader, LongLineError, ReplacedFileError
 from tupletree.sources.text_pieces import Taken, loss_of
 
@@ -185,7 +185,7 @@ class FileQueue:
             self._look_again = True  # truncated since
             return None
         except ConnectorError:
-            if os.path.exists(found.path):
+            if not is_absent(found.path):
                 raise
             self._look_again = True  # deleted or renamed since
             return None

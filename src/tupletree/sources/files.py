@@ -5,6 +5,7 @@ Owns what a name leads to now. It refuses to open a file (`line_reader`) and to 
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import stat
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from tupletree.errors import ConfigError, Finding
+from tupletree.errors import ConfigError, ConnectorError, Finding
 
 Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 Order: TypeAlias = Literal["name", "time"]
@@ -59,6 +60,7 @@ class FileList:
         several = [given] if isinstance(given, str | os.PathLike) else given
         self.given = [os.fspath(path) for path in several]
         self.order = order
+        self._matched: dict[str, frozenset[str]] = {}  # by each pattern, as of the last look
         if order not in {"name", "time"}:
             raise ConfigError("no such order of files", where=where, got=str(order), expected="'name' or 'time'")
         if not self.given:
@@ -82,7 +84,7 @@ class FileList:
         folders: dict[str, str] = {}
         for given in self.given:
             is_pattern = glob.has_magic(given) and not os.path.lexists(given)
-            names = sorted(glob.glob(given, recursive=True)) if is_pattern else [given]
+            names = self._expanded(given) if is_pattern else [given]
             usable = 0
             for name in names:
                 one = found_at(name, folders)
@@ -90,14 +92,16 @@ class FileList:
                     found.setdefault(name, one)
                 elif is_pattern and _is_passed_over(name):
                     continue
-                elif os.path.exists(name):
-                    out.faults[name] = one
-                else:
+                elif is_absent(name):
                     out.missing[name] = one
+                else:
+                    out.faults[name] = one
                 usable += 1
             if is_pattern and not usable:
                 folder = _folder_of(given)
-                if os.path.isdir(folder):
+                if why := _not_listed(folder):
+                    out.faults[given] = Finding("the folder of the pattern cannot be listed", where=folder, got=why)
+                elif os.path.isdir(folder):
                     out.unmatched[given] = Finding(
                         "no file matches the pattern", given, "", "at least one; `follow=True` waits for them"
                     )
@@ -107,6 +111,16 @@ class FileList:
         if self.order == "time":
             out.files.sort(key=lambda file: (file.mtime_ns, file.name))
         return out
+
+    def _expanded(self, pattern: str) -> list[str]:
+        """The names that match. `glob` says nothing of folders that it cannot list: what it found before still counts.
+
+        It does until the file is gone.
+        """
+        names = {*glob.glob(pattern, recursive=True)}
+        names.update(name for name in self._matched.get(pattern, frozenset()) - names if not is_absent(name))
+        self._matched[pattern] = frozenset(names)
+        return sorted(names)
 
 
 @dataclass(slots=True)
@@ -137,8 +151,30 @@ def _is_passed_over(name: str) -> bool:
     """Whether what a pattern has found cannot be read: a folder, a pipe, or removed since."""
     try:
         return not stat.S_ISREG(os.stat(name).st_mode)
-    except FileNotFoundError:
-        return True
+    except OSError as error:
+        return _says_absent(error)
+
+
+def is_absent(name: str) -> bool:
+    """Whether nothing is there. A file that cannot be looked at now (its server is away) is not gone."""
+    try:
+        os.stat(name)
+    except OSError as error:
+        return _says_absent(error)
+    return False
+
+
+def _says_absent(error: OSError) -> bool:
+    return error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+
+
+def _not_listed(folder: str) -> str:
+    """Why a folder that is there cannot be listed; "" if it can, or is not there."""
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        return "" if _says_absent(error) else error.strerror or str(error)
+    return ""
 
 
 def found_at(name: str, folders: dict[str, str] | None = None) -> Found | Finding:
@@ -199,13 +235,28 @@ def _hint(name: str) -> str:
 
 
 def siblings(path: str) -> Iterator[tuple[str, int]]:
-    """The path and the inode of everything in the folder of a path."""
+    """The path and the inode of everything in the folder of a path; nothing if that is gone, or not for this user.
+
+    Raises ConnectorError: it cannot be listed now.
+    """
     folder = os.path.dirname(path)
     try:
         with os.scandir(folder) as entries:
-            yield from sorted((os.path.join(folder, entry.name), entry.inode()) for entry in entries)
-    except OSError:
-        return
+            found = sorted((os.path.join(folder, entry.name), entry.inode()) for entry in entries)
+    except OSError as error:
+        if _says_absent(error) or isinstance(error, PermissionError):
+            return
+        raise ConnectorError(
+            f"a folder of files cannot be listed: {error.strerror or error}", where=folder, next_step=way_out(error)
+        ) from error
+    yield from found
+
+
+def way_out(error: OSError) -> str:
+    """What to do about a file or folder that cannot be opened."""
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return "let this process have more open files: `ulimit -n`, or LimitNOFILE= of its service"
+    return "bring it back, or let this user read it"
 
 
 # --- compression --------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any
 import xxhash
 
 from tupletree.errors import ConnectorError
-from tupletree.sources.files import compression_of
+from tupletree.sources.files import compression_of, way_out
 
 CHUNK_BYTES = 256 * 1024
 
@@ -170,7 +170,7 @@ class LineReader:
             status = os.stat(path) if self._compressed else os.fstat(self._raw.fileno())
         except OSError as error:
             raise ConnectorError(
-                f"cannot open: {error.strerror or error}", where=path, next_step="bring the file back and run again"
+                f"cannot open: {error.strerror or error}", where=path, next_step=way_out(error)
             ) from error
         self.identity = status.st_dev, status.st_ino
         self.mtime_ns, self.size = status.st_mtime_ns, status.st_size

@@ -19,7 +19,7 @@ import xxhash
 from tupletree.errors import ConnectorError, SourceChangedError
 from tupletree.ids import MessageId
 from tupletree.sources.file_table import FileRecord
-from tupletree.sources.files import siblings
+from tupletree.sources.files import siblings, way_out
 from tupletree.sources.line_reader import DamagedFileError, LineReader
 from tupletree.topology.components import Reject
 from tupletree.topology.splits import Split
@@ -185,9 +185,7 @@ def _reread_file(split: Split, data: _InFile, encoding: str) -> bytes:
     try:
         size = os.stat(data.path).st_size
     except OSError as error:
-        raise ConnectorError(
-            f"cannot open: {error.strerror}", where=where, next_step="bring the file back and run again"
-        ) from error
+        raise ConnectorError(f"cannot open: {error.strerror}", where=where, next_step=way_out(error)) from error
     end = data.offset + data.length
     raise SourceChangedError(
         "a file has changed since its lines were planned",
