@@ -257,17 +257,16 @@ class Selling:
         while self.left():
             self.finish(self.start())
 
-    def check(self, *, may_die_twice: bool = False) -> Counter[str]:
+    def check(self) -> Counter[str]:
         """See `check_sales`. How often each order was put into the folder or the table, if that is more.
 
-        All good ones were in both, and the dead letters of the runs are those of the queue: on Spark one of each, but
-        where a server was killed that may forget what it was told, such as that a message is dead.
+        All good ones were in both, and the dead letters of the runs are those of the queue: on Spark one of each.
         """
         check_sales(self.place, self.url, self.count)
         letters = [one for path in self.place.glob("state*") for one in letters_of(path).values()]
         poison = {f"order-{number}" for number in range(self.count)} - self.good
         assert {one.message_id for one in letters} == poison
-        assert self.runtime == "local" or may_die_twice or len(letters) == len(poison)
+        assert self.runtime == "local" or len(letters) == len(poison)
         in_folder: Counter[str] = Counter(str(row["id"]) for row in read_rows(self.place / "sold"))
         in_table = Counter(str(one) for (one,) in rows_of(self.place, "each_time", "id"))
         assert {*in_folder} == {*in_table} == self.good
