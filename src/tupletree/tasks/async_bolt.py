@@ -32,7 +32,7 @@ from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Finished, Mail, Now
 from tupletree.tasks.orders import carried
 from tupletree.tasks.orphan_check import orphan_check_of
-from tupletree.tasks.outbox import LogNote, Outbox
+from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pace import limit_of
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
@@ -460,10 +460,6 @@ class AsyncBoltMachine(EmittingMachine):
                 self._kept_frames.settle((), roots_of(delivery.root))
         return False
 
-    def _note(self, text: str, out: Outbox) -> None:
-        if text:
-            out.notes.append(LogNote(self.task.component, text))
-
     @property
     def _is_probing(self) -> bool:
         return self._opening or self._probe in self._running
@@ -527,7 +523,7 @@ class AsyncBoltMachine(EmittingMachine):
         if error is None:
             return
         text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
-        out.notes.append(LogNote(self.task.component, text))
+        self._note(text, out)
         waiting = [*(delivery for delivery, _ in self._ready), *(one for line in self._lines.values() for one in line)]
         self._ready.clear()
         self._lines.clear()

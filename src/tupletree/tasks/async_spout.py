@@ -22,7 +22,7 @@ from tupletree.errors import ConnectorError, EndOfInput, is_outage
 from tupletree.ids import MessageId
 from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.mail import Finished, Mail, Now
-from tupletree.tasks.outbox import LogNote, Outbox
+from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
@@ -154,8 +154,7 @@ class AsyncSpoutMachine(SpoutMachine):
         text = self.wait.met(error, now.monotonic_s) if error is not None and is_away else ""
         if error is None and self.wait.current is not None:
             text = self.wait.over(now.monotonic_s)
-        if text:
-            out.notes.append(LogNote(self.task.component, text))
+        self._note(text, out)
         return is_away
 
     # --- calls ------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Mail, Now
 from tupletree.tasks.orders import carried
 from tupletree.tasks.orphan_check import orphan_check_of
-from tupletree.tasks.outbox import LogNote, Outbox
+from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pace import Pace, limit_of
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import OutageWait
@@ -144,7 +144,7 @@ class BoltMachine(EmittingMachine):
             self._wait_for(error, now, out)
         elif error is not None:
             text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
-            out.notes.append(LogNote(self.task.component, text))
+            self._note(text, out)
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing emits nothing
         """Close the bolt."""
@@ -327,9 +327,7 @@ class BoltMachine(EmittingMachine):
         if self.wait.current is None:
             self._renew_at_s = now.monotonic_s
             out.timed.append(self.task.task_id)
-        text = self.wait.met(error, now.monotonic_s)
-        if text:
-            out.notes.append(LogNote(self.task.component, text))
+        self._note(self.wait.met(error, now.monotonic_s), out)
 
     def _go_on(self, now: Now, out: Outbox) -> bool:
         """Make the call again that met an outage, if it is time; then work what waits, a frame at a time."""
@@ -352,7 +350,7 @@ class BoltMachine(EmittingMachine):
                     self._wait_for(error, now, out)
             if self.wait.current.tries > tries:
                 return False
-            out.notes.append(LogNote(self.task.component, self.wait.over(now.monotonic_s)))
+            self._note(self.wait.over(now.monotonic_s), out)
         elif self._waiting and self._limit is not None:
             return self._work_allowed(self._limit, now, out)
         elif self._waiting:

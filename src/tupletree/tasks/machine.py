@@ -67,6 +67,11 @@ class Machine:
         """The message ids of these roots, as far as they are known."""
         return self.live.ids_of(roots) if self.live is not None else ()
 
+    def _note(self, text: str, out: Outbox) -> None:
+        """A line for the log, if there is anything to say."""
+        if text:
+            out.notes.append(LogNote(self.task.component, text))
+
     @property
     def _under_way(self) -> UnderWay | None:
         """What is on its way to windows and joins by event time; None where there are none."""
@@ -204,10 +209,10 @@ class EmittingMachine(Machine):
         self.late += worked.late
         if worked.dropped and self.late >= 10 * self._late_told:
             self._late_told = self.late
-            out.notes.append(LogNote(self.task.component, late_text(self.late, worked.dropped)))
+            self._note(late_text(self.late, worked.dropped), out)
         if worked.stray_count:
             self.strays += worked.stray_count
-            out.notes.append(LogNote(self.task.component, _strays(worked.stray_count, worked.strays)))
+            self._note(_strays(worked.stray_count, worked.strays), out)
         if self._in_order is not None:
             self._in_order.settle(worked)
 

@@ -23,7 +23,7 @@ from tupletree.sinks.files import SinkRowsError
 from tupletree.tasks.edges import ONLY_INT
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Drop, Mail, Now, WriteRequest, Written
-from tupletree.tasks.outbox import LogNote, Outbox
+from tupletree.tasks.outbox import Outbox
 from tupletree.topology.components import Sink, SinkBatch
 from tupletree.topology.ordering import asks_for_order
 from tupletree.tracking.outages import OutageWait
@@ -179,10 +179,6 @@ class SinkMachine(Machine):
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing has no effects
         """Close the sink; rows of messages that are still open are dropped."""
         self.sink.close()
-
-    def _note(self, text: str, out: Outbox) -> None:
-        if text:
-            out.notes.append(LogNote(self.task.component, text))
 
     # --- rows in ----------------------------------------------------------------------------------------------
 
@@ -446,7 +442,7 @@ class SinkMachine(Machine):
     def _note_untracked(self, rows: int, failure: Failure, out: Outbox) -> None:
         if rows:
             self.strays += rows
-            out.notes.append(LogNote(self.task.component, f"{rows} untracked rows are lost: {failure.error}"))
+            self._note(f"{rows} untracked rows are lost: {failure.error}", out)
 
     def _answer(self, answers: list[_Answer], out: Outbox) -> None:
         for answer in answers:

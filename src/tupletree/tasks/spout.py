@@ -267,7 +267,7 @@ class SpoutMachine(Machine):
         not_told = self._calls_out.tell_last()
         if not_told:
             unheard = counted(not_told, "message")
-            out.notes.append(LogNote(self.task.component, f"it could not be told the outcome of {unheard}"))
+            self._note(f"it could not be told the outcome of {unheard}", out)
         return released
 
     def hand_over(self, now: Now, out: Outbox) -> SpoutCheckpoint:
@@ -285,7 +285,7 @@ class SpoutMachine(Machine):
                 not_told.append(error)
         if not_told:
             text = f"it was not told of {len(not_told)} failed attempts: {type(not_told[0]).__name__}: {not_told[0]}"
-            out.notes.append(LogNote(self.task.component, text))
+            self._note(text, out)
         left = self._inherited or SpoutCheckpoint(self.pending, self._draw, self._spout_buffer)
         # A source that is to emit messages again is asked again, for all that it has not emitted.
         not_yet_told = [one for one in self._calls_out.not_yet_told if one[1] is None or one[1].permanent]
@@ -720,7 +720,7 @@ class SpoutMachine(Machine):
             text = timeout_text(
                 self._expired, self._timeout_s or 0.0, self.in_flight, limit_set_by=self._limit_set_by, slowest=slowest
             )
-            out.notes.append(LogNote(self.task.component, text))
+            self._note(text, out)
 
     def _may_emit_more(self, completing: int) -> bool:
         """Whether more rows may come, so that a sink should wait for them."""
