@@ -6,7 +6,8 @@ A record, whose fields are declared one by one and which no method of its own ch
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from tests.house.test_tidy import name_of, source_files, tree_of
 
@@ -87,6 +88,41 @@ def test_constructors_have_few_parameters() -> None:
     many = {name: count for name, _, node in classes() if (count := parameters(node)) > MOST_PARAMETERS}
     assert many.keys() - MANY_PARAMETERS.keys() == set(), many
     assert MANY_PARAMETERS.keys() - many.keys() == set(), "listed as an exception without need"
+
+
+def named_in(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """The arguments and attributes that a docstring lists."""
+    listed = re.findall(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE)
+    lines = (
+        re.match(r"    (\*{0,2}\w+(?:, \*{0,2}\w+)*): ", line) for section in listed for line in section.split("\n")
+    )
+    return [name.strip("*") for line in lines if line for name in line[1].split(", ")]
+
+
+def used_in(node: ast.AST, classes_by_name: Mapping[str, list[ast.ClassDef]]) -> set[str]:
+    """Every identifier of its code and of that of its bases."""
+    used: set[str] = set()
+    for one in ast.walk(node):
+        found = getattr(one, "arg", None) or getattr(one, "attr", None) or getattr(one, "id", None)
+        used.add(found or getattr(one, "name", None) or "")
+    for base in node.bases if isinstance(node, ast.ClassDef) else []:
+        for other in classes_by_name.get(ast.unparse(base).partition("[")[0].rpartition(".")[2], []):
+            used |= used_in(other, classes_by_name)
+    return used
+
+
+def test_docstrings_list_arguments_and_attributes_that_there_are() -> None:
+    by_name: dict[str, list[ast.ClassDef]] = {}
+    for _, _, node in classes():
+        by_name.setdefault(node.name, []).append(node)
+    gone = [
+        f"{name_of(path)}:{node.lineno} {name}"
+        for path in source_files()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (names := named_in(node))
+        for name in set(names) - used_in(node, by_name)
+    ]
+    assert gone == []
 
 
 FEW = {

@@ -44,7 +44,7 @@ class CarriedOver:
     """What is kept over a restart of the topology.
 
     Attributes:
-        handovers: spout task → its messages and position.
+        spout_checkpoints: spout task → its messages and position.
         cells: bolt task → its keyed state.
         starts: how often the topology was started.
         rows: sink → rows written by earlier machines.

@@ -50,7 +50,7 @@ class MachineSet:
         plan: the topology laid out for one partition.
         options: the run's settings.
         random: draws ids and jitter.
-        watch: is told what happens.
+        probe: is told what happens.
         linger_s: see `SinkMachine`.
 
     Attributes:

@@ -48,7 +48,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
         state_directory: where state files are.
         sink_directories: sink → absolute folder, as `texts.marked_text` writes it.
         kept: component → task index → what is kept for it.
-        kept_directory: where kept frames are.
+        carryover_directory: where kept frames are.
         parked: roots of earlier epochs that wait for another attempt, packed unsigned 64-bit.
         gone: roots that died while tuples of theirs were kept, packed likewise.
         ticks: components that get a tick.
@@ -58,7 +58,7 @@ class EpochControl(msgspec.Struct, kw_only=True):
         ran_s: the run's clock at the epoch.
         timeout_s: the message timeout.
         processing_timeout_s: how long one call of a bolt may take.
-        marks_directory: where attempts write crash markers.
+        markers_directory: where attempts write crash markers.
         execution: how many executions of the epoch failed in Spark before.
         away: components that met an outage in the epoch before: they do not wait for its end again within this one.
         one_host: whether all attempts of a task run on one host.
