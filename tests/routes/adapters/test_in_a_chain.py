@@ -112,6 +112,16 @@ def test_what_is_delayed_is_published_with_its_delay(tmp_path: Path) -> None:
     assert [(child.queue, child.delay_s) for child in settlement.children] == [("/a", 60.0), ("/b", 60.0)]
 
 
+def test_a_message_that_a_switch_has_sent_to_a_queue_is_delayed_in_that_queue_only(tmp_path: Path) -> None:
+    steps = """
+- {type: switch, config: {cases: [{when: {field: payload, value: 1}, queue: /b}], default: /a}}
+- {type: delay, config: {seconds: 60}}
+"""
+    first, other = settled(tmp_path, steps, 1, 2)
+    assert [(child.queue, child.delay_s) for child in first.children] == [("/b", 60.0)]
+    assert [(child.queue, child.delay_s) for child in other.children] == [("/a", 60.0)]
+
+
 DEDUPE = """
 - {type: dedupe, config: {key: payload.key}}
 - {type: unsteady-step}

@@ -106,6 +106,7 @@ class PipelineContext(msgspec.Struct):
         logger: names route and adapter.
         is_cancelled: whether the execution was cancelled; long work looks at it.
         now_s: Unix time by the run's clock.
+        queue: the only outbound queue that the message is for, as an adapter before chose it; empty: all of them.
     """
 
     message: RouteMessage
@@ -117,6 +118,7 @@ class PipelineContext(msgspec.Struct):
     logger: Logger = _LOGGER
     is_cancelled: Callable[[], bool] = bool
     now_s: Callable[[], float] = float
+    queue: str = ""
 
     @property
     def cancelled(self) -> bool:

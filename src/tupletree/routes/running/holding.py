@@ -161,7 +161,8 @@ class AdapterBolt(HoldingBolt[Work]):
         executions = tuple(dict.fromkeys(one for standing in work.messages for one in standing.executions))
         message = RouteMessage(decode(work.body), work.headers, first.id, tuple(work.parents), executions)
         surroundings = self._surroundings
-        context = surroundings.of_message(message, first.attempt, self._route, self._spec.name, self._logger)
+        name, log = self._spec.name, self._logger
+        context = surroundings.of_message(message, first.attempt, self._route, name, log, work.only)
         return Member(held, context, surroundings.now_s())
 
     def _admit(self, tuples: Sequence[Held[Work]], known: Iterable[Member]) -> tuple[list[Member], list[Release]]:

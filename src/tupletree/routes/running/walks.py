@@ -66,7 +66,7 @@ class Surroundings:
         return AdapterContext(route.name, name, position, self.settings, self.resources, log)
 
     def of_message(
-        self, message: RouteMessage, attempt: int, route: RouteSpec, adapter: str, log: Logger
+        self, message: RouteMessage, attempt: int, route: RouteSpec, adapter: str, log: Logger, queue: str
     ) -> PipelineContext:
         """What an adapter sees when it is called with a message."""
         execution, is_cancelled = message.execution, self.is_cancelled
@@ -80,6 +80,7 @@ class Surroundings:
             logger=log,
             is_cancelled=lambda: is_cancelled(execution),
             now_s=self.now_s,
+            queue=queue,
         )
 
 
@@ -161,7 +162,8 @@ class Walk:
 
     def context(self, step: Step, log: Logger) -> PipelineContext:
         """What the adapter in this place sees."""
-        return self._surroundings.of_message(self.message, self._first.attempt, self.route, step.spec.name, log)
+        name, attempt = step.spec.name, self._first.attempt
+        return self._surroundings.of_message(self.message, attempt, self.route, name, log, self._queue)
 
     def begin(self, step: Step, timeout_s: float) -> None:
         """A call begins."""

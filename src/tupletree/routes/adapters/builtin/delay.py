@@ -46,7 +46,7 @@ class Delay(Adapter[DelayConfig]):
         if seconds is None:
             seconds = _time(Path(self.config.until or ""), context) - context.now_s()
         seconds = min(max(seconds, 0.0), self.config.max_seconds)
-        return AdapterResult(emitted=[Emitted(context.message.payload, delay_s=seconds)])
+        return AdapterResult(emitted=[Emitted(context.message.payload, context.queue, delay_s=seconds)])
 
 
 def _time(path: Path, context: PipelineContext) -> float:
