@@ -5,20 +5,23 @@ Owns which message a row becomes, and its id: a batch that comes again is publis
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from tupletree.errors import ConfigError
+from tupletree.errors import ConfigError, ConnectorError
 from tupletree.queues.bodies import CONTENT_TYPES, check_body, encoder_of
-from tupletree.queues.contract import RefusedMessagesError
+from tupletree.queues.contract import RefusedConnectionError, RefusedMessagesError, UnknownQueueError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message
 from tupletree.queues.registry import check_url, open_queue
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
 T = TypeVar("T")
+
+logger = logging.getLogger("tupletree.sinks")
 
 
 def queue_sink(
@@ -104,10 +107,42 @@ class QueueSink(Sink[T], Generic[T]):
         if refused:
             raise SinkRowsError(self._where, refused)
         try:
-            self._queue.publish(messages)
+            self._publish(messages)
         except RefusedMessagesError as error:
             rows = [RowError(one.position, one.reason, type(error).__name__) for one in error.refused]
             raise SinkRowsError(self._where, rows) from error
+
+    def _publish(self, messages: list[Message]) -> None:
+        """Publish them. No message is to blame for a queue that is gone, or a user who was shut out, since `open`."""
+        try:
+            self._queue.publish(messages)
+        except UnknownQueueError:
+            logger.warning(
+                "%s: the queue %s is not there any more (a broker that was set up anew?); it is declared again, and "
+                "what was in it is gone",
+                self._where,
+                self.shown,
+            )
+            self._queue.broker.declare(self._queue.name, ordered=self._ordered)
+            self._queue.publish(messages)
+        except RefusedConnectionError as error:
+            if not self._is_shut_out():
+                raise
+            raise ConnectorError(
+                "the broker does not let this user in any more",
+                where=self._where,
+                got=str(error),
+                next_step="let it; for another password, stop the run and start it with that",
+            ) from error
+
+    def _is_shut_out(self) -> bool:
+        try:
+            self._queue.depth()
+        except RefusedConnectionError:
+            return True
+        except ConnectorError:
+            return False
+        return False
 
     def close(self) -> None:
         """Disconnect."""
