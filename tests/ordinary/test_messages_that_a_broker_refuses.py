@@ -11,7 +11,7 @@ import pytest
 from tests.routes.running.pipelines import Asked, adapter
 from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, Split, pipeline, route, states
 from tests.until import until
-from tupletree.queues import Message, RefusedMessage, RefusedMessagesError, register_scheme
+from tupletree.queues import Message, RefusedMessage, RefusedMessagesError, UnknownQueueError, register_scheme
 from tupletree.queues.contract import NotCapableError
 from tupletree.queues.registry import _schemes
 from tupletree.queues.sqlite import SqliteBroker
@@ -102,6 +102,42 @@ def test_what_a_broker_refuses_is_dead_with_its_reason_and_the_others_are_publis
         assert "5 attempts to publish it failed" in five.reason
         assert "no fives" in five.reason
         assert run.services.ledger.outbox() == []
+
+
+class Renewed(SqliteBroker):
+    """Was set up anew before its first message: its queues are gone until they are declared."""
+
+    declared = 0
+
+    def declare(self, queue: str, *, ordered: bool = False) -> None:
+        super().declare(queue, ordered=ordered)
+        Renewed.declared += 1
+
+    def publish(self, queue: str, messages: Sequence[Message]) -> int:
+        if Renewed.declared < 2:
+            raise UnknownQueueError("no such queue", where=self.where)
+        return super().publish(queue, messages)
+
+
+def test_a_queue_that_is_gone_is_declared_again_and_no_message_dies_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Renewed.declared = 0
+    register_scheme("renewed", lambda url: Renewed(Path(url.path)))
+    p = pipeline(
+        tmp_path / "home",
+        route("one", adapter(Split), out=("q.two",)),
+        route("two", adapter(Asked)),
+        queues={"q.two": f"renewed:///{tmp_path}/b.db"},
+    )
+    try:
+        with p.run() as run:
+            ended = run.execute({"count": 3}, route="one").wait(HANG_S)
+            assert (ended.state, ended.dead) == ("completed", 0)
+    finally:
+        del _schemes["renewed"]
+    assert Renewed.declared == 2
+    assert "queue q.two is not there any more" in caplog.text
 
 
 def test_so_it_is_in_the_embedded_queue_whose_children_are_published_with_their_settlement(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tupletree.errors import ConnectorError, is_outage
-from tupletree.queues import Broker, Message, RefusedMessagesError
+from tupletree.queues import Broker, Message, RefusedMessagesError, UnknownQueueError
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Completed, Refusal
 
@@ -154,7 +154,7 @@ class Outgoing:
 
     def _publish_chunk(self, broker: Broker, queue: str, messages: Sequence[Message]) -> list[str]:
         try:
-            broker.publish(queue, messages)
+            _hand_over(broker, queue, messages)
         except RefusedMessagesError as error:
             faults = {one.position: one.reason for one in error.refused}
             self._refuse(queue, [Refusal(messages[position], reason) for position, reason in faults.items()])
@@ -245,3 +245,17 @@ class Outgoing:
             del self._away[url]
         logger.warning("%s is back", self._surroundings.broker_at(url).where)
         return True
+
+
+def _hand_over(broker: Broker, queue: str, messages: Sequence[Message]) -> None:
+    """Publish them. No message is to blame for a queue that is gone since the pipeline declared it."""
+    try:
+        broker.publish(queue, messages)
+    except UnknownQueueError:
+        logger.warning(
+            "queue %s is not there any more (a broker that was set up anew?): it is declared again, and what was in "
+            "it is gone",
+            queue,
+        )
+        broker.declare(queue)
+        broker.publish(queue, messages)
