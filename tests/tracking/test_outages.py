@@ -6,8 +6,15 @@ import math
 
 import pytest
 
-from tupletree.errors import OutageLimitError
-from tupletree.tracking.outages import FIRST_PAUSE_S, LONGEST_PAUSE_S, OutageWait, ShownOutage, shown_outages
+from tupletree.errors import ConnectorError, OutageLimitError
+from tupletree.tracking.outages import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    OutageWait,
+    ShownOutage,
+    error_text,
+    shown_outages,
+)
 
 
 def test_pauses_double_up_to_the_longest_and_begin_anew_with_each_outage() -> None:
@@ -81,3 +88,10 @@ def test_what_is_shown_is_never_in_the_future_nor_overdue() -> None:
     assert ShownOutage.of(wait.current, 99.0).for_s == 0.0
     assert ShownOutage.of(wait.current, 200.0).next_try_s == 0.0
     assert str(ShownOutage.of(wait.current, 100.0)) == "waiting for geocode: away since 0 s, next try in 0.1 s"
+
+
+def test_an_error_with_parts_is_one_line_in_which_the_parts_stay_apart() -> None:
+    error = ConnectorError("the database failed", where="sink 'out'", got="no answer\nin time", next_step="start it")
+    assert (
+        error_text(error) == "ConnectorError: sink 'out': the database failed; got: no answer in time; next: start it"
+    )

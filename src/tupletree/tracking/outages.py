@@ -6,6 +6,7 @@ Owns when to try again, when to give up, and what is said about it. It refuses t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,8 @@ from tupletree.errors import OutageLimitError
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 1.5
 """Work goes on within two seconds of the end of an outage, however long it lasted."""
+
+_PART = re.compile(r"\n\s*(?=(?:got|expected|next): )")
 
 SAY_AGAIN_S = 30.0
 MAX_ERROR_TEXT = 500
@@ -141,7 +144,8 @@ def shown_outages(outages: Iterable[Outage | None], now_s: float) -> tuple[Shown
 def error_text(error: BaseException) -> str:
     """What was raised, in one line."""
     try:
-        text = " ".join(str(error).split())
+        # The parts of an error of ours are lines of their own elsewhere.
+        text = " ".join(_PART.sub("; ", str(error)).split())
     except Exception as broken:  # noqa: BLE001 - user code; a report on an error must not become another one
         text = f"<its text raised {type(broken).__name__}>"
     shown = f"{type(error).__name__}: {text}" if text else type(error).__name__
