@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.spark.conftest import RunTopology
 from tests.spark.helpers_semantics import Feed, finish
 from tests.spark.killing import DEEDS, Task
-from tupletree import Bolt, Collector, Emit, TaskContext, Topology, arrow_bolt, batch_bolt, bolt, window_bolt
+from tupletree import Bolt, Collector, Emit, Reject, TaskContext, Topology, arrow_bolt, batch_bolt, bolt, window_bolt
 from tupletree.errors import TupletreeError
 from tupletree.sinks import jsonl
 from tupletree.tracking.outcomes import FailureKind
@@ -97,6 +98,19 @@ class Beside(Bolt[Task]):
             do(self.deed)
 
 
+class UntilMet(Feed[Task]):
+    """Does not end before a file is there: a run that is over sooner meets no tick."""
+
+    def __init__(self, name: str, messages: Sequence[Emit[Task]], met: Path) -> None:
+        super().__init__(name, Task, messages)
+        self.met = met
+
+    def next(self) -> list[Emit[Task] | Reject]:
+        if self.taken >= len(self.mine) and not self.met.exists():
+            return []
+        return super().next()
+
+
 def beside(where: str, deed: str, met: Path) -> type[Beside]:
     return type("Somewhere", (Beside,), {"where": where, "deed": deed, "met": str(met), "__module__": __name__})
 
@@ -105,11 +119,11 @@ DIES = {"exit": (FailureKind.POISON, "it ended without an error"), "loop": (Fail
 DIES["wait"] = DIES["loop"]
 
 
-def topology_of(name: str, what: Any, deed: str, out: Path) -> Topology:
+def topology_of(name: str, what: Any, deed: str, out: Path, met: Path | None = None) -> Topology:
     t = Topology(name)
     tasks = [Emit(Task(number, deed if number == KILLER else ""), number) for number in range(MESSAGES)]
     parallelism = 2 if isinstance(what, type) else 1
-    source = t.spout("source", Feed(name, Task, tasks))
+    source = t.spout("source", Feed(name, Task, tasks) if met is None else UntilMet(name, tasks, met))
     worked = t.bolt("work", what, parallelism=parallelism).shuffle(source)
     t.sink("out", jsonl(out / "out", made=True)).shuffle(worked)  # so that roots carry numbers: the harder case
     return t
@@ -141,9 +155,11 @@ def test_a_crashing_message_fails_alone_or_with_the_call_that_needs_it(
 def test_a_crash_outside_of_messages_fails_at_most_the_messages_of_its_task(
     where: str, deed: str, tmp_path: Path, run_topology: RunTopology
 ) -> None:
-    topology = topology_of(f"{where}-{deed}", beside(where, deed, tmp_path / "met"), "", tmp_path)
+    met = tmp_path / "met"
+    what = beside(where, deed, met)
+    topology = topology_of(f"{where}-{deed}", what, "", tmp_path, met if where == "tick" else None)
     result = finish(run_topology, topology, tmp_path, max_attempts=1, processing_timeout_s=LIMIT_S, tick_interval_s=0.5)
-    assert (tmp_path / "met").exists()
+    assert met.exists()
     published = result.tally("out", "number")
     assert published.keys() == set(range(MESSAGES)) - result.dead.keys()
     assert set(published.values()) == {1}
