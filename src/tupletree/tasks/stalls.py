@@ -43,6 +43,8 @@ class Stalls:
 
     def without(self, now_s: float) -> float:
         """The time less all that was lost until then. It never goes back while `now_s` does not."""
+        if not self._began_s:  # no lock, for it is hot: what a call that is over has lost was counted before
+            return now_s - self._lost_s
         with self._lock:
             self._count(now_s)
             return now_s - self._lost_s

@@ -13,9 +13,8 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 from tupletree.bolts.forks import leave_if_forked
@@ -349,8 +348,8 @@ class Executor:
         for task, letters in by_task.items():
             if task not in self._closed:
                 self.in_hand = task
-                with self._noting(self.machines[task]):
-                    self.machines[task].receive(letters, now, self._out)
+                machine = self.machines[task]
+                self._call(machine, machine.receive, letters, now, self._out)
         self.in_hand = None
         self.handled += len(by_task)
         self._carry_out(now)
@@ -462,13 +461,10 @@ class Executor:
         out = self._out
         for machine in self._timed:
             if machine.measured is None:
-                with self._noting(machine):
-                    worked = machine.poll(now, out) or worked
+                worked = self._call(machine, machine.poll, now, out) or worked
                 continue
             before_s = self._clock.monotonic()
-            with self._noting(machine):
-                polled = machine.poll(now, out)
-            if polled:
+            if self._call(machine, machine.poll, now, out):
                 worked = True
                 machine.measured.seconds += self._clock.monotonic() - before_s  # windows and joins make calls here
         if self._emitting:
@@ -484,20 +480,18 @@ class Executor:
             self.in_hand = None
         return worked
 
-    @contextmanager
-    def _noted(self, task: int) -> Iterator[None]:
-        """Note a call to something outside: all other tasks of this thread wait for its end."""
+    def _call(self, machine: Machine, work: Callable[..., T], *arguments: Any) -> T:
+        """Call a machine; noted where it may wait for something outside, as the other tasks of the thread do then."""
+        if not machine.may_stall:
+            return work(*arguments)
         assert self._stalls is not None, "it runs after `connect`"
         number = self._stalls.begin(self._clock.monotonic())
-        self.calling = task, number
+        self.calling = machine.task.task_id, number
         try:
-            yield
+            return work(*arguments)
         finally:
             self.calling = None
             self._stalls.end(number, self._clock.monotonic())
-
-    def _noting(self, machine: Machine) -> AbstractContextManager[None]:
-        return self._noted(machine.task.task_id) if machine.may_stall else _NOTHING_TO_NOTE
 
     def _warn_slow(self, spout: SpoutMachine, seconds: float) -> None:
         if spout.task.task_id not in self._slow:
@@ -512,8 +506,7 @@ class Executor:
     def _flush(self, now: Now) -> bool:
         flushed = False
         for machine in self._timed:
-            with self._noting(machine):
-                flushed = machine.flush(now, self._out) or flushed
+            flushed = self._call(machine, machine.flush, now, self._out) or flushed
         self._carry_out(now)
         return flushed
 
@@ -654,9 +647,6 @@ class Executor:
         for task, spout_checkpoint in self.spout_checkpoints.items():
             spout_checkpoint.letters_to_store.extend(died for died in self._out.died if died.spout_task == task)
             spout_checkpoint.not_told.extend(died for died in self._not_told if died.spout_task == task)
-
-
-_NOTHING_TO_NOTE = nullcontext()
 
 
 def _is_in(root: int, frame: Frame) -> bool:
