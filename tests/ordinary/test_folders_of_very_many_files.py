@@ -69,8 +69,9 @@ def test_a_resumed_run_compares_no_file_with_every_other(
         monkeypatch.undo()
         return counted.calls / count
 
-    few, many = calls_for(40), calls_for(400)
-    assert many <= 1.5 * few
+    # 1.5 to 2.5, by how many of the inodes that become free go to the new files here: other processes take some.
+    assert calls_for(40) <= 3
+    assert calls_for(400) <= 3
 
 
 def test_a_source_that_follows_spends_a_fifth_of_its_time_at_most_on_looking(
