@@ -615,8 +615,8 @@ def test_an_outage_whose_calls_take_long_fails_no_message_that_waits_for_their_t
 
     def call() -> None:
         if (left_s := gone_until_s - time.monotonic()) > 0:
-            # The server is waited for, by real time: beyond the message timeout, but for a first call.
-            time.sleep(min(left_s, 0.9 if next(calls) else 0.1))  # see above
+            # Beyond the message timeout, but for the first call.
+            time.sleep(min(left_s, 0.9 if next(calls) else 0.1))  # executors keep real time while they are in a call
             if where != "a sink that is slow and not away":
                 raise ConnectorError("it does not answer")
 

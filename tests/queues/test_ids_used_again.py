@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.crashes import crashing
 from tests.queues.test_sources_and_sinks import CONTEXT, HANG_S, Order, invoices_of, price, url_of
 from tests.queues.test_sources_that_were_not_told import OtherConsumer, started, unconfirmed
 from tests.until import until
 from tupletree import AsyncSpout, Emit, TaskContext, Topology
-from tupletree.errors import EndOfInput, TupletreeError
+from tupletree.errors import EndOfInput
 from tupletree.ids import MessageId
 from tupletree.queues import Delivery, Failure, Letter, Message, Queue, open_queue
-from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import queue_sink
 from tupletree.sources import broker_spout, queue
@@ -167,19 +167,11 @@ def stopped(handle: RunHandle) -> None:
 
 @READERS
 def test_after_a_kill_ids_are_kept_no_longer_than_their_messages_may_come_again_and_may_be_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_on: str
+    tmp_path: Path, read_on: str
 ) -> None:
-    class Crash(BaseException):
-        """In the place of the end of the process."""
-
-    def crash(name: str) -> None:
-        if name == "callbacks.after":
-            raise Crash(name)
-
-    with open_queue(url_in(tmp_path)) as orders, monkeypatch.context() as patched:
+    with open_queue(url_in(tmp_path)) as orders:
         orders.publish([Message(id=f"order-{at}", body=b'{"number": %d, "pears": 1}' % at) for at in range(3)])
-        patched.setattr(crash_points, "on_reached", crash)
-        with pytest.raises((TupletreeError, Crash)):
+        with crashing("callbacks.after"):
             priced(tmp_path, read_on).wait(HANG_S)
         until(lambda: orders.depth().open == 0)
     assert unconfirmed(tmp_path) == {"order-0", "order-1", "order-2"}
@@ -196,19 +188,11 @@ def test_after_a_kill_ids_are_kept_no_longer_than_their_messages_may_come_again_
 
 @READERS
 def test_what_a_killed_process_had_out_is_told_when_it_comes_again_and_kept_no_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_on: str
+    tmp_path: Path, read_on: str
 ) -> None:
-    class Crash(BaseException):
-        """In the place of the end of the process."""
-
-    def crash(name: str) -> None:
-        if name == "epoch.after_log":
-            raise Crash(name)
-
-    with open_queue(url_in(tmp_path)) as orders, monkeypatch.context() as patched:
+    with open_queue(url_in(tmp_path)) as orders:
         orders.publish([Message(id=f"order-{at}", body=b'{"number": %d, "pears": 1}' % at) for at in range(3)])
-        patched.setattr(crash_points, "on_reached", crash)
-        with pytest.raises((TupletreeError, Crash)):
+        with crashing("epoch.after_log"):
             priced(tmp_path, read_on, lease_s=1.0).wait(HANG_S)
     handle = priced(tmp_path, read_on)
     with open_queue(url_in(tmp_path)) as orders:
@@ -265,25 +249,14 @@ class GivenBefore(AsyncSpout[Order]):
         return []
 
 
-def test_a_delivery_that_a_source_gave_before_it_was_told_of_the_message_is_no_new_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Crash(BaseException):
-        """In the place of the end of the process."""
-
-    def crash(name: str) -> None:
-        if name == "epoch.after_log":
-            raise Crash(name)
-
+def test_a_delivery_that_a_source_gave_before_it_was_told_of_the_message_is_no_new_message(tmp_path: Path) -> None:
     def handle(*, is_later: bool) -> RunHandle:
         t = Topology("pricing")
         orders = t.spout("orders", GivenBefore(is_later=is_later))
         t.sink("invoices", queue_sink(url_of(tmp_path, "invoices"))).shuffle(t.bolt("price", price).shuffle(orders))
         return started(t, tmp_path)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(crash_points, "on_reached", crash)
-        with pytest.raises((TupletreeError, Crash)):
-            handle(is_later=False).wait(HANG_S)
+    with crashing("epoch.after_log"):
+        handle(is_later=False).wait(HANG_S)
     assert handle(is_later=True).wait(HANG_S).open == 0
     assert invoices_of(tmp_path) == Counter({0: 1})

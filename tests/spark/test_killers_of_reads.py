@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.crashes import crashing
 from tests.spark.conftest import RunTopology
 from tests.spark.killing import DEEDS
 from tupletree import KeyedState, Topology, bolt
 from tupletree.data.payloads import to_jsonable
-from tupletree.errors import EndOfInput, TupletreeError, UnusableDataError
+from tupletree.errors import EndOfInput, UnusableDataError
 from tupletree.queues import Message, open_queue
-from tupletree.runtimes import crash_points, deadletters
+from tupletree.runtimes import deadletters
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import queue
 from tupletree.topology.splits import Split, SplitSpout
@@ -117,23 +118,11 @@ def test_what_a_run_of_an_epoch_leaves_out_is_not_read_again(tmp_path: Path, run
     check(tmp_path, url, {}, FailureKind.ERROR, "")
 
 
-def test_a_start_does_not_read_what_the_epoch_in_the_log_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_topology: RunTopology
-) -> None:
+def test_a_start_does_not_read_what_the_epoch_in_the_log_has(tmp_path: Path, run_topology: RunTopology) -> None:
     """Or the driver would die of it, at each start."""
-
-    class Crash(BaseException):
-        """In the place of the end of the process."""
-
-    def reach(name: str) -> None:
-        if name == "epoch.after_log":
-            raise Crash
-
     url = publish(tmp_path, {})
-    monkeypatch.setattr(crash_points, "on_reached", reach)
-    with pytest.raises((TupletreeError, Crash)):
+    with crashing("epoch.after_log"):
         run_topology(reading(tmp_path, url, lease_s=1.0), tmp_path / "state", max_restarts=0)
-    monkeypatch.undo()
     assert not READS
     run_topology(reading(tmp_path, url, lease_s=1.0), tmp_path / "state", max_attempts=1)
     assert {*READS.values()} == {2}
