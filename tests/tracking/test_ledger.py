@@ -68,6 +68,59 @@ def test_judge_says_what_the_plain_acker_says(
     assert acker.open_count == len(judgement.open_)
 
 
+@given(
+    trees=st.dictionaries(roots.filter(bool), values, max_size=6),
+    deltas=frames,
+    failed=st.lists(roots, max_size=4),
+    data=st.data(),
+)
+def test_trees_of_earlier_epochs_are_judged_as_if_they_were_openings(
+    trees: dict[int, int], deltas: list[tuple[int, list[int]]], failed: list[int], data: st.DataObject
+) -> None:
+    ours = data.draw(st.sets(st.sampled_from(sorted(trees)))) if trees else set[int]()
+    entries = [combine([value for value, _ in deltas], [u64(members) for _, members in deltas])]
+    named = {root for _, members in deltas for root in members} | set(failed)
+    asked = dict.fromkeys(named | ours, 0) | {root: xor for root, xor in trees.items() if root in named | ours}
+    before = {root: xor for root, xor in trees.items() if root not in ours}
+    found = judge((u64([*ours]), u64([trees[root] for root in ours])), entries, u64(failed), left_before=before.get)
+    opened = [root for root in asked if root in trees]
+    expected = judge((u64(opened), u64([trees[root] for root in opened])), entries, u64(failed))
+    for name in ("complete", "open_", "open_xor", "failed", "unknown"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+    assert found.earlier.tolist() == sorted(root for root in before if root in named)
+
+
+@given(
+    openings=st.dictionaries(roots.filter(bool), values, min_size=1),
+    trees=st.dictionaries(roots.filter(bool), values),
+    deltas=frames,
+    kept=frames,
+)
+def test_what_is_left_of_a_tree_is_explained_by_the_frames_that_are_kept(
+    openings: dict[int, int],
+    trees: dict[int, int],
+    deltas: list[tuple[int, list[int]]],
+    kept: list[tuple[int, list[int]]],
+) -> None:
+    before = {root: xor for root, xor in trees.items() if root not in openings}
+    judgement = judge(
+        (u64(list(openings)), u64(list(openings.values()))),
+        [combine([value for value, _ in deltas], [u64(members) for _, members in deltas])],
+        u64([]),
+        kept=[combine([value], [u64(members)]) for value, members in kept],
+        left_before=before.get,
+    )
+    change, in_kept = merged(deltas), merged(kept)
+    left = {root: xor ^ change.get(root, 0) for root, xor in openings.items()}
+    # Of an earlier tree, frames that were kept before explain what was left before; those of today, what changed.
+    changed = {root: xor ^ change.get(root, 0) for root, xor in before.items() if root in change or root in in_kept}
+    unexplained = {root for root, xor in left.items() if xor and xor != in_kept.get(root, 0)}
+    unexplained |= {root for root, xor in changed.items() if xor and change.get(root, 0) != in_kept.get(root, 0)}
+    assert judgement.unexplained.tolist() == sorted(unexplained)
+    assert judgement.open_.tolist() == sorted(root for root, xor in {**left, **changed}.items() if xor)
+    assert judgement.unknown.tolist() == sorted(set(change) - openings.keys() - before.keys() - {0})
+
+
 def test_what_stays_open_is_the_opening_of_the_next_epoch() -> None:
     first = judge((u64([7, 8]), u64([5 ^ 6, 5])), [combine([5], [u64([7, 8])])], u64([]))
     assert (first.complete.tolist(), first.open_.tolist(), first.open_xor.tolist()) == ([8], [7], [6])

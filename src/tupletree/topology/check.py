@@ -66,10 +66,10 @@ def check(
                     next_step="say where its tuples come from: `.shuffle(source)`, or another grouping",
                 )
             )
-        findings += _unknown_names(component, by_name, where)
         findings += _inputs(component, by_name, where)
         findings += _keys(component, by_name, where)
         findings += _unconsumed(component, consumed, where)
+        findings += _unknown_names(component, by_name, where)
         findings += order_faults(component, by_name, where)
         findings += input_faults(component, by_name, where)
     if not allow_cycle:

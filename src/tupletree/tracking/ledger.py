@@ -7,7 +7,7 @@ this layer that needs numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,6 +22,7 @@ Entries: TypeAlias = "tuple[U64, U64]"
 _OPENED = 1
 _TOUCHED = 2
 _FAILED = 4
+_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Judgement:
         open_xor: what is left of each tree in `open_`; together they are the openings of the next epoch.
         failed: opened and failed; a failure beats completion.
         unknown: named by a delta or a failure, but never opened. They change nothing.
+        earlier: opened by an earlier epoch, and named in this one.
+        unexplained: those of `open_` of which something is left that is not in kept frames.
     """
 
     complete: U64
@@ -41,6 +44,8 @@ class Judgement:
     open_xor: U64
     failed: U64
     unknown: U64
+    earlier: U64
+    unexplained: U64
 
 
 def combine(values: Sequence[int], roots: Sequence[U64]) -> Entries:
@@ -76,7 +81,14 @@ def combine(values: Sequence[int], roots: Sequence[U64]) -> Entries:
     return every[starts], np.bitwise_xor.reduceat(xor, starts)
 
 
-def judge(openings: Entries, deltas: Iterable[Entries], failed: U64) -> Judgement:
+def judge(
+    openings: Entries,
+    deltas: Iterable[Entries],
+    failed: U64,
+    *,
+    kept: Iterable[Entries] = (),
+    left_before: Callable[[int], int | None] | None = None,
+) -> Judgement:
     """Decide every tree of an epoch; only a root with an opening can complete.
 
     Args:
@@ -84,22 +96,38 @@ def judge(openings: Entries, deltas: Iterable[Entries], failed: U64) -> Judgemen
             and nonzero.
         deltas: what `combine` gave, from any number of places.
         failed: roots that a bolt failed; repetitions and 0 (untracked) are harmless.
+        kept: edges of frames that came in this epoch and are kept for later ones. They decide nothing but
+            `unexplained`.
+        left_before: gives what earlier epochs left of a root's tree, None if they did not open it. Asked about named
+            roots without an opening: instead of openings of all trees, of which an epoch may name few.
     """
     failed = failed[failed != 0]
-    parts = [(openings, _OPENED), *((entries, _TOUCHED) for entries in deltas)]
+    parts = [(openings, _OPENED), *((entries, _TOUCHED) for entries in deltas), *((entries, _KEPT) for entries in kept)]
     parts.append(((failed, np.zeros(len(failed), np.uint64)), _FAILED))
     roots = np.concatenate([entries[0] for entries, _ in parts]).astype(np.uint64, copy=False)
-    xor = np.concatenate([entries[1] for entries, _ in parts]).astype(np.uint64, copy=False)
+    edges = np.concatenate([entries[1] for entries, _ in parts]).astype(np.uint64, copy=False)
     marks = np.repeat(np.array([mark for _, mark in parts], np.uint8), [len(entries[0]) for entries, _ in parts])
     order = np.argsort(roots)
-    roots, xor, marks = roots[order], xor[order], marks[order]
+    roots, edges, marks = roots[order], edges[order], marks[order]
     starts = _starts(roots)
     if not len(starts):
-        return Judgement(_empty(), _empty(), _empty(), _empty(), _empty())
+        return Judgement(*(_empty() for _ in range(7)))
     roots = roots[starts]
-    xor = np.bitwise_xor.reduceat(xor, starts)
+    is_kept = marks == _KEPT
+    xor = np.bitwise_xor.reduceat(np.where(is_kept, np.uint64(0), edges), starts)
+    in_kept = np.bitwise_xor.reduceat(np.where(is_kept, edges, np.uint64(0)), starts)
     marks = np.bitwise_or.reduceat(marks, starts)
     opened = (marks & _OPENED) != 0
+    earlier = np.zeros(len(roots), np.bool_)
+    if left_before is not None:
+        for index in np.flatnonzero(~opened).tolist():
+            before = left_before(int(roots[index]))
+            if before is not None:
+                # Kept frames explain how a tree changed since: what was left before is in frames kept before.
+                xor[index] ^= np.uint64(before)
+                in_kept[index] ^= np.uint64(before)
+                earlier[index] = True
+        opened |= earlier
     lost = (marks & _FAILED) != 0
     done = xor == 0
     still_open = opened & ~lost & ~done
@@ -108,7 +136,9 @@ def judge(openings: Entries, deltas: Iterable[Entries], failed: U64) -> Judgemen
         open_=roots[still_open],
         open_xor=xor[still_open],
         failed=roots[opened & lost],
-        unknown=roots[~opened],
+        unknown=roots[~opened & (marks != _KEPT)],
+        earlier=roots[earlier],
+        unexplained=roots[still_open & (xor != in_kept)],
     )
 
 

@@ -41,6 +41,11 @@ class OpenTrees:
         """The tree of a root."""
         return self._trees.get(root)
 
+    def left_of(self, root: int) -> int | None:
+        """What is left of the tree of a root; None if it is not open."""
+        tree = self._trees.get(root)
+        return None if tree is None else tree.xor
+
     def among(self, roots: set[int]) -> set[int]:
         """Those of these roots whose trees are open."""
         return roots & self._trees.keys()

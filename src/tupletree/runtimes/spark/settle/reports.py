@@ -22,15 +22,13 @@ from tupletree.runtimes.spark.format.carryover import CarryOverReport
 from tupletree.runtimes.spark.settle.epoch_order import Arrived, EpochOrder
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
-from tupletree.tracking.ledger import Entries, Judgement, distinct, judge
+from tupletree.tracking.ledger import Entries, judge
 from tupletree.tracking.outcomes import Failure
 
 U64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 FULL_RUNS = 3
 """Runs over everything that is left; each further run takes a quarter of it, so that an epoch always ends."""
-
-_NONE: Entries = (np.empty(0, np.uint64), np.empty(0, np.uint64))
 
 SidecarReader = Callable[[wire.OutputReport], "list[Root]"]
 
@@ -182,16 +180,20 @@ class Settlement:
         self.runs += 1
         drained, before = self.drains, self.left_out
         failed = {root: failure for root, failure in reports.failures.items() if root not in before}
-        earlier = self._earlier(reports, before)
-        openings = _joined(_without(self.record.openings, before), earlier)
         away = self._away(reports, {*before, *failed})
         behind = self._behind(reports, before, failed, away)
-        judgement = judge(openings, reports.deltas, np.array([*failed, *away, *behind], dtype=np.uint64))
+        judgement = judge(
+            _without(self.record.openings, before),
+            reports.deltas,
+            np.array([*failed, *away, *behind], dtype=np.uint64),
+            kept=reports.carryover_edges,
+            left_before=lambda root: None if root in before else self.trees.left_of(root),
+        )
         self._check(judgement.unknown)
-        lost = _by_hand(judgement, reports.carryover_edges, earlier) if len(judgement.open_) else set()
+        lost = set(judgement.unexplained.tolist())  # some bolt keeps a tuple itself
         left = zip(judgement.open_.tolist(), judgement.open_xor.tolist(), strict=True)
         self.carried = {root: xor for root, xor in left if root not in lost}
-        self.completed = judgement.complete[np.isin(judgement.complete, earlier[0])].tolist()
+        self.completed = judgement.complete[np.isin(judgement.complete, judgement.earlier)].tolist()
         self.failures.update(failed)
         self.open |= lost
         for stats in reports.stats:
@@ -209,7 +211,7 @@ class Settlement:
             # A message that went to no task is complete in any run, and no frame has its value.
             left_out = self.left_out
             remaining = [root for one in self.record.inputs for root in one.worked(left_out)]
-            remaining += [root for root in earlier[0].tolist() if root not in bad]
+            remaining += [root for root in judgement.earlier.tolist() if root not in bad]
             self.put_back.extend(remaining[max(1, len(remaining) // 4) :])
         self._leave_out(before)
         return False
@@ -236,17 +238,6 @@ class Settlement:
                 self.outages[component] = error
                 away.update((root, component) for root in roots if root not in others)
         return away
-
-    def _earlier(self, reports: Reports, left_out: set[int]) -> Entries:
-        """What was left, before this run, of the trees of earlier epochs that it worked on."""
-        if not len(self.trees):
-            return _NONE
-        named = [entries[0] for entries in (*reports.deltas, *reports.carryover_edges)]
-        named.append(np.array([*reports.failures], dtype=np.uint64))
-        trees = (self.trees.get(root) for root in distinct(np.concatenate(named)).tolist() if root not in left_out)
-        found = [(tree.root, tree.xor) for tree in trees if tree is not None]
-        columns = np.array(found, dtype=np.uint64).reshape(-1, 2)
-        return columns[:, 0], columns[:, 1]
 
     def _taints(self, bad: set[int], reports: Reports, read_sidecar: SidecarReader) -> bool:
         """Whether dropping the output rows of the bad roots does not undo everything that they did."""
@@ -280,22 +271,6 @@ class Settlement:
             read = {ordinal for stats in reports.stats for ordinal in stats.read}
             for one in self.record.inputs:
                 one.check_read(read)
-
-
-def _by_hand(judgement: Judgement, kept: list[Entries], earlier: Entries) -> set[int]:
-    """Roots that stay open although what is left of their tree is not in kept frames: a bolt keeps a tuple itself.
-
-    What is left of a tree must be the XOR of the frames that are kept. For a root of this epoch these are those that
-    came in this run; for one of an earlier epoch, that XOR changed as its tree did.
-    """
-    left = judgement.open_, judgement.open_xor
-    ours = np.isin(earlier[0], judgement.open_)
-    explained = judge(left, [*kept, (earlier[0][ours], earlier[1][ours])], np.empty(0, np.uint64))
-    return set(explained.open_.tolist())
-
-
-def _joined(one: Entries, other: Entries) -> Entries:
-    return (np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])) if len(other[0]) else one
 
 
 def _without(openings: Entries, left_out: set[int]) -> Entries:
