@@ -25,12 +25,7 @@ _REFUSED = "rows failed validation"
 """What the library says when a constraint of the table refuses rows; it does not say which."""
 
 
-def delta(
-    table: str | os.PathLike[str],
-    *,
-    message_type: type | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> DeltaSink:
+class DeltaSink(Sink[Any]):
     """Append rows to a Delta Lake table; its columns are the fields of the message class, matched by name.
 
     The table is made if it is not there; otherwise it is checked at the start: every field needs a column of its type,
@@ -48,13 +43,6 @@ def delta(
     Raises:
         RuntimeUnavailableError: deltalake is not installed.
     """
-    with needing("the Delta sink needs deltalake", "delta"):
-        import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
-    return DeltaSink(table, message_type=message_type, storage_options=storage_options)
-
-
-class DeltaSink(Sink[Any]):
-    """See `delta`."""
 
     promise = "exactly_once"
     gathers = True
@@ -66,6 +54,8 @@ class DeltaSink(Sink[Any]):
         message_type: type | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        with needing("the Delta sink needs deltalake", "delta"):
+            import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
         self.uri = os.fspath(table)
         self.message_type = message_type
         self.storage_options = dict(storage_options or {})
@@ -156,6 +146,9 @@ class DeltaSink(Sink[Any]):
             got=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
             next_step="see that the store is there, and that this user may write to it",
         )
+
+
+delta = DeltaSink
 
 
 def _columns_of(table: DeltaTable) -> pa.Schema:

@@ -10,18 +10,13 @@ from tupletree.topology.components import Sink, SinkBatch
 T = TypeVar("T")
 
 
-def foreach(write: Callable[[SinkBatch[T]], None]) -> ForeachSink[T]:
+class ForeachSink(Sink[T], Generic[T]):
     """Call `write` with each batch whose messages completed.
 
     At least once: after a crash a batch comes again with the same `batch.id` (locally: as another batch), so a function
     that remembers ids makes it exactly once. On Spark it is called by one thread of the driver, once the rows' epoch is
     committed; what it may raise is documented at `Sink.write`.
     """
-    return ForeachSink(write)
-
-
-class ForeachSink(Sink[T], Generic[T]):
-    """See `foreach`."""
 
     def __init__(self, write: Callable[[SinkBatch[T]], None]) -> None:
         self._write = write
@@ -29,3 +24,6 @@ class ForeachSink(Sink[T], Generic[T]):
     def write(self, batch: SinkBatch[T]) -> None:
         """Call the function with the batch."""
         self._write(batch)
+
+
+foreach = ForeachSink

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +23,7 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 
 
-def jsonl(directory: str | os.PathLike[str], *, message_type: type | None = None, made: bool = False) -> JsonLinesSink:
+class JsonLinesSink(FileSink):
     """Write rows to `directory` as JSON Lines files: structs, dataclasses, NamedTuples and dicts as objects.
 
     Dates are ISO 8601 text, bytes are Base64, Decimal and UUID are text, integers of up to 64 bits are written in full.
@@ -41,11 +40,6 @@ def jsonl(directory: str | os.PathLike[str], *, message_type: type | None = None
         >>> jsonl("out").suffix
         '.jsonl'
     """
-    return JsonLinesSink(directory, message_type=message_type, made=made)
-
-
-class JsonLinesSink(FileSink):
-    """See `jsonl`."""
 
     suffix = ".jsonl"
 
@@ -72,6 +66,9 @@ class JsonLinesSink(FileSink):
         with written(destination) as file:
             file.writelines(kept)
         return len(kept)
+
+
+jsonl = JsonLinesSink
 
 
 def _with_made(path: Path, content: bytes, made: Sequence[int]) -> bytes:

@@ -18,13 +18,7 @@ from tupletree.sinks.fitting import batch_of
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
 
 
-def parquet(
-    directory: str | os.PathLike[str],
-    *,
-    message_type: type | None = None,
-    compression: Compression = "zstd",
-    made: bool = False,
-) -> ParquetSink:
+class ParquetSink(FileSink):
     """Write rows to `directory` as Parquet files; the columns are the fields of the message class.
 
     All rows of one file are of one class: give each stream its own sink. A row that its class's Arrow types cannot
@@ -40,11 +34,6 @@ def parquet(
         >>> parquet("out").suffix
         '.parquet'
     """
-    return ParquetSink(directory, message_type=message_type, compression=compression, made=made)
-
-
-class ParquetSink(FileSink):
-    """See `parquet`."""
 
     suffix = ".parquet"
 
@@ -114,6 +103,9 @@ class ParquetSink(FileSink):
             settings = {"use_dictionary": others, "column_encoding": {MADE: "DELTA_BINARY_PACKED"}}
         with written(path) as file:
             pq.write_table(table, file, compression=self.compression, **settings)
+
+
+parquet = ParquetSink
 
 
 def _leaves(name: str, kind: Any) -> Iterator[str]:

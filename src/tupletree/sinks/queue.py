@@ -24,14 +24,7 @@ T = TypeVar("T")
 logger = logging.getLogger("tupletree.sinks")
 
 
-def queue_sink(
-    url: str,
-    *,
-    body: str | Callable[[T], bytes | Message] = "json",
-    id: str | Callable[[T], str] = "",  # noqa: A002 - the queue's word for it
-    key: str | Callable[[T], str] = "",
-    ordered: bool = False,
-) -> QueueSink[T]:
+class QueueSink(Sink[T], Generic[T]):
     """Publish each row as a message, once the messages that it comes of are done.
 
     On Spark a row is in the queue exactly once where the broker knows an id again (`idempotent_publish`): a batch that
@@ -50,11 +43,6 @@ def queue_sink(
     Raises:
         ConfigError: a wrong URL or format.
     """
-    return QueueSink(url, body, id, key, ordered=ordered)
-
-
-class QueueSink(Sink[T], Generic[T]):
-    """See `queue_sink`."""
 
     gathers = True
     promise = "exactly_once"  # with a broker that knows ids again, see `open`
@@ -62,15 +50,15 @@ class QueueSink(Sink[T], Generic[T]):
     def __init__(
         self,
         url: str,
-        body: str | Callable[[T], bytes | Message],
-        message_id: str | Callable[[T], str],
-        key: str | Callable[[T], str],
         *,
-        ordered: bool,
+        body: str | Callable[[T], bytes | Message] = "json",
+        id: str | Callable[[T], str] = "",  # noqa: A002 - the queue's word for it
+        key: str | Callable[[T], str] = "",
+        ordered: bool = False,
     ) -> None:
         self.shown = check_url(url).shown
         check_body(body, self.shown)
-        for name, given in (("id", message_id), ("key", key)):
+        for name, given in (("id", id), ("key", key)):
             if not (callable(given) or isinstance(given, str)):
                 raise ConfigError(
                     f"wrong value for {name}",
@@ -80,7 +68,7 @@ class QueueSink(Sink[T], Generic[T]):
                 )
         self._url = url
         self._body = body
-        self._id = message_id
+        self._id = id
         self._key = key
         self._ordered = ordered
 
@@ -159,6 +147,9 @@ class QueueSink(Sink[T], Generic[T]):
         elif not made.id:
             made = replace(made, id=own_id)
         return replace(made, key=_text(self._key, row)) if self._key else made
+
+
+queue_sink = QueueSink
 
 
 def _text(of: str | Callable[[Any], str], row: Any) -> str:

@@ -33,15 +33,7 @@ _ROW_STATES = ("22", "23", "44", "54", "P0")
 """Classes of SQLSTATE that are about the values of a statement: data, constraints, views, limits, triggers."""
 
 
-def sql(
-    url: str | Secret[str],
-    table: str,
-    *,
-    key: str | Sequence[str] = (),
-    schema: str | None = None,
-    message_type: type | None = None,
-    add_columns: bool = False,
-) -> SqlSink:
+class SqlSink(Sink[Any]):
     """Write rows to a table of a database; its columns are the fields of the message class, matched by name.
 
     The table is made if it is not there; otherwise it is checked at the start: every field needs a column of a type
@@ -75,11 +67,6 @@ def sql(
         >>> sql("sqlite:///counts.db", "counts", key="word").promise
         'exactly_once'
     """
-    return SqlSink(url, table, key=key, schema=schema, message_type=message_type, add_columns=add_columns)
-
-
-class SqlSink(Sink[Any]):
-    """See `sql`."""
 
     promise = "exactly_once"
     gathers = True
@@ -259,6 +246,9 @@ class SqlSink(Sink[Any]):
             got=self._without_secrets(_first_line(error)),
             next_step=_MISSING_TABLE if _is_missing_table(error) else _UNREACHABLE,
         )
+
+
+sql = SqlSink
 
 
 _UNREACHABLE = "see that it runs, and that this user may read and write the table"

@@ -33,33 +33,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def delta_rows(table: str | os.PathLike[str], *, message_type: type[T], follow: bool = False) -> DeltaRows[T]:
-    """Read the rows of a Delta Lake table: those of its newest version first, then what later ones have added.
-
-    Spark's executors read them, each piece from one Parquet file; every worker must find the table under its path.
-    The message id is (file, row number in it), the position a version and a place in it. Compaction makes no
-    difference, nor does vacuuming what is settled. A version that deletes or changes rows ends the run with an
-    error that names it.
-
-    Args:
-        table: the table's folder; no store behind a URI yet.
-        message_type: class of the messages; each of its fields is a column of that name. A row that its fields cannot
-            hold is rejected.
-        follow: wait for later versions; False ends with the newest there is.
-
-    Raises:
-        ConfigError: the table is given as a URI.
-        RuntimeUnavailableError: deltalake is not installed.
-    """
-    with needing("the Delta source needs deltalake", "delta"):
-        import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
-    if "://" in os.fspath(table):
-        raise ConfigError(
-            "a Delta table is read from a folder", where="delta_rows", got=os.fspath(table), expected="a path"
-        )
-    return DeltaRows(table, message_type=message_type, follow=follow)
-
-
 class _File(msgspec.Struct, array_like=True, frozen=True):
     """A Parquet file of the table."""
 
@@ -101,7 +74,23 @@ class _Stats(msgspec.Struct):
 
 
 class DeltaRows(SplitSpout[T], Generic[T]):
-    """See `delta_rows`."""
+    """Read the rows of a Delta Lake table: those of its newest version first, then what later ones have added.
+
+    Spark's executors read them, each piece from one Parquet file; every worker must find the table under its path.
+    The message id is (file, row number in it), the position a version and a place in it. Compaction makes no
+    difference, nor does vacuuming what is settled. A version that deletes or changes rows ends the run with an
+    error that names it.
+
+    Args:
+        table: the table's folder; no store behind a URI yet.
+        message_type: class of the messages; each of its fields is a column of that name. A row that its fields cannot
+            hold is rejected.
+        follow: wait for later versions; False ends with the newest there is.
+
+    Raises:
+        ConfigError: the table is given as a URI.
+        RuntimeUnavailableError: deltalake is not installed.
+    """
 
     _index: int
     _tasks: int
@@ -109,7 +98,13 @@ class DeltaRows(SplitSpout[T], Generic[T]):
     _files: Sequence[_File]  # of the current version, this task's
 
     def __init__(self, table: str | os.PathLike[str], *, message_type: type[T], follow: bool = False) -> None:
+        with needing("the Delta source needs deltalake", "delta"):
+            import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
         self.table = os.fspath(table)
+        if "://" in self.table:
+            raise ConfigError(
+                "a Delta table is read from a folder", where="delta_rows", got=self.table, expected="a path"
+            )
         self.message_type = message_type
         self.follow = follow
 
@@ -323,6 +318,9 @@ class DeltaRows(SplitSpout[T], Generic[T]):
             got=got,
             next_step="a run with a fresh --state-dir reads the table as it is now",
         )
+
+
+delta_rows = DeltaRows
 
 
 def _slices(file: Any, columns: list[str], first: int, count: int) -> Iterator[Any]:

@@ -14,9 +14,7 @@ T = TypeVar("T")
 _BATCH = 1000
 
 
-def items(
-    values: Iterable[T], *, message_type: type[T] | None = None, ids: Iterable[MessageId] | None = None
-) -> Items[T]:
+class Items(Spout[T], Generic[T]):
     """Emit the given values, in order, then end. With several tasks each emits its own share.
 
     The values are read at once and kept. For an endless stream write a `Spout`, or use `rate`.
@@ -29,11 +27,6 @@ def items(
     Raises:
         ConfigError: values of several classes, none and no class, or ids that do not fit.
     """
-    return Items(values, message_type=message_type, ids=ids)
-
-
-class Items(Spout[T], Generic[T]):
-    """See `items`."""
 
     def __init__(
         self, values: Iterable[T], *, message_type: type[T] | None = None, ids: Iterable[MessageId] | None = None
@@ -70,6 +63,9 @@ class Items(Spout[T], Generic[T]):
     def restore(self, position: int) -> None:
         """Skip what was returned before."""
         self._taken = min(position, len(self._positions))
+
+
+items = Items
 
 
 def _common_type(values: Sequence[T]) -> type[T]:

@@ -20,14 +20,7 @@ BLOCK = 1000
 """Tasks take turns at so many numbers, so that those of a split are consecutive."""
 
 
-def rate(
-    make: Callable[[int], T],
-    per_second: float,
-    *,
-    message_type: type[T],
-    total: int | None = None,
-    clock: Clock | None = None,
-) -> Rate[T]:
+class Rate(SplitSpout[T]):
     """Emit `make(0)`, `make(1)`, … so that by t seconds after activation `per_second` × t messages are due.
 
     The schedule does not wait for a slow topology: what could not be emitted in time follows at once, so measured
@@ -46,11 +39,6 @@ def rate(
     Raises:
         ConfigError: a rate that is not above 0.
     """
-    return Rate(make, per_second, message_type=message_type, total=total, clock=clock)
-
-
-class Rate(SplitSpout[T]):
-    """See `rate`. It counts how many numbers its task has taken, and that is the position."""
 
     def __init__(
         self,
@@ -120,3 +108,6 @@ class Rate(SplitSpout[T]):
         if self.total is not None:
             count = min(count, self.total - first)
         return Split(count, first) if count > 0 else None
+
+
+rate = Rate

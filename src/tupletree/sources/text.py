@@ -46,50 +46,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     number: int = 0
 
 
-@overload
-def text_lines(
-    paths: Paths,
-    *,
-    encoding: str = ...,
-    follow: bool = ...,
-    order: Order = ...,
-    changed: Literal["read", "refuse"] = ...,
-    poll_interval_s: float = ...,
-    logged: bool | None = ...,
-    max_line_bytes: int | None = ...,
-    clock: Clock | None = ...,
-) -> TextLines[Line]: ...
-
-
-@overload
-def text_lines(
-    paths: Paths,
-    *,
-    message_type: type[T],
-    encoding: str = ...,
-    follow: bool = ...,
-    order: Order = ...,
-    changed: Literal["read", "refuse"] = ...,
-    poll_interval_s: float = ...,
-    logged: bool | None = ...,
-    max_line_bytes: int | None = ...,
-    clock: Clock | None = ...,
-) -> TextLines[T]: ...
-
-
-def text_lines(
-    paths: Paths,
-    *,
-    message_type: type[Any] = Line,
-    encoding: str = "utf-8",
-    follow: bool = False,
-    order: Order = "name",
-    changed: Literal["read", "refuse"] = "read",
-    poll_interval_s: float = 1.0,
-    logged: bool | None = None,
-    max_line_bytes: int | None = MAX_LINE_BYTES,
-    clock: Clock | None = None,
-) -> TextLines[Any]:
+class TextLines(SplitSpout[T], Generic[T]):
     """Read text files line by line; every line is one message, empty ones too.
 
     A line ends with LF or CR LF, neither of which is part of it; the last line needs no end. A byte order mark at the
@@ -106,6 +63,8 @@ def text_lines(
     On Spark, executors read the lines from their places in the files, which every worker must find under the same
     paths, and which must stay as they are until their lines are settled (they may grow and be renamed in their folder).
     With `logged` the lines travel in the epoch's log instead. One task reads all files, at any parallelism.
+
+    It holds files open from the first `plan` or `next` to `close`; not open, it can be pickled.
 
     Args:
         paths: one path or several, none twice; patterns (`logs/*.log`, `logs/**/*.log`) stand for what they match.
@@ -133,31 +92,46 @@ def text_lines(
         >>> text_lines("server.log", encoding="latin-1").message_type.__name__
         'Line'
     """
-    return TextLines(
-        paths,
-        message_type=message_type,
-        encoding=encoding,
-        follow=follow,
-        order=order,
-        changed=changed,
-        poll_interval_s=poll_interval_s,
-        logged=logged,
-        max_line_bytes=max_line_bytes,
-        clock=clock,
-    )
-
-
-class TextLines(SplitSpout[T], Generic[T]):
-    """See `text_lines`. It holds files open from the first `plan` or `next` to `close`; not open, it can be pickled."""
 
     _reads: bool  # whether this is the task that reads
     _queue: FileQueue
 
+    @overload
+    def __init__(
+        self: TextLines[Line],
+        paths: Paths,
+        *,
+        encoding: str = ...,
+        follow: bool = ...,
+        order: Order = ...,
+        changed: Literal["read", "refuse"] = ...,
+        poll_interval_s: float = ...,
+        logged: bool | None = ...,
+        max_line_bytes: int | None = ...,
+        clock: Clock | None = ...,
+    ) -> None: ...
+
+    @overload
     def __init__(
         self,
         paths: Paths,
         *,
         message_type: type[T],
+        encoding: str = ...,
+        follow: bool = ...,
+        order: Order = ...,
+        changed: Literal["read", "refuse"] = ...,
+        poll_interval_s: float = ...,
+        logged: bool | None = ...,
+        max_line_bytes: int | None = ...,
+        clock: Clock | None = ...,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        message_type: type[Any] = Line,
         encoding: str = "utf-8",
         follow: bool = False,
         order: Order = "name",
@@ -171,10 +145,6 @@ class TextLines(SplitSpout[T], Generic[T]):
         self.message_type = message_type
         self.encoding = checked_encoding(encoding, "text_lines")
         self.follow = follow
-        self.changed = changed
-        self.poll_interval_s = poll_interval_s
-        self.logged = logged
-        self.max_line_bytes = max_line_bytes
         if max_line_bytes is not None and (type(max_line_bytes) is not int or max_line_bytes < 1):
             raise ConfigError(
                 "no length of a line",
@@ -182,12 +152,14 @@ class TextLines(SplitSpout[T], Generic[T]):
                 got=repr(max_line_bytes),
                 expected="a whole number of bytes, at least 1, or None",
             )
-        self.clock = clock or SystemClock()
         if changed not in {"read", "refuse"}:
             raise ConfigError(
                 "no such answer to a changed file", where="text_lines", got=str(changed), expected="'read' or 'refuse'"
             )
         constructor(message_type, "text_lines")  # refuse an unsuitable class where it is named
+        self._reading = Reading(
+            self.encoding, follow, changed, poll_interval_s, logged, clock or SystemClock(), max_line_bytes
+        )
 
     @property
     def paths(self) -> list[str]:
@@ -205,7 +177,7 @@ class TextLines(SplitSpout[T], Generic[T]):
     def open(self, context: TaskContext) -> None:
         """Begin at the start of every file; what cannot be read is named by the first `plan` or `next`."""
         self._reads = context.task_index == 0
-        self._queue = self._new_queue()
+        self._queue = FileQueue(self._files, self._reading)
 
     def snapshot(self) -> dict[str, Any]:
         """What was read of each file, in a form of its own."""
@@ -218,24 +190,12 @@ class TextLines(SplitSpout[T], Generic[T]):
             CheckpointError: it is none.
         """
         self.close()
-        self._queue = self._new_queue()
+        self._queue = FileQueue(self._files, self._reading)
         self._queue.table.restore(position)
 
     def close(self) -> None:
         """Close the files."""
         self._queue.close()
-
-    def _new_queue(self) -> FileQueue:
-        reading = Reading(
-            self.encoding,
-            self.follow,
-            self.changed,
-            self.poll_interval_s,
-            self.logged,
-            self.clock,
-            self.max_line_bytes,
-        )
-        return FileQueue(self._files, reading)
 
     # --- what comes next ----------------------------------------------------------------------------------------
 
@@ -313,3 +273,6 @@ class TextLines(SplitSpout[T], Generic[T]):
             else:
                 values = {"text": line, "path": encodable(name), "number": first + index}
                 yield make(*(values[column] for column in columns))
+
+
+text_lines = TextLines
