@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,8 @@ from tupletree.queues.contract import RefusedConnectionError
 from tupletree.testing.queue_conformance import SCENARIOS, BrokerUnderTest, QueueScenario, check
 
 pytest.importorskip("nats")
-from tupletree.queues.nats.client import Answer, NatsClient, Request
+from tupletree.queues.nats.client import STATUS, Answer, NatsClient, Request, Server
+from tupletree.queues.nats.streams import Streams
 
 CANNOT = {
     "a delayed message comes when its time has come": "refused",
@@ -277,3 +278,32 @@ def test_many_consumers_of_one_queue_share_its_messages(server: NatsServer) -> N
 @pytest.mark.parametrize("runner", [run_local, run_spark], ids=["local", "spark"])
 def test_a_topology_reads_one_queue_and_writes_another(server: NatsServer, tmp_path: Path, runner: Runner) -> None:
     priced_from_one_queue_into_another(lambda name: f"{server.url}?queue={name}", tmp_path, runner)
+
+
+class Unheard(NatsClient):
+    """A connection to a server whose JetStream is not ready: nobody answers for it."""
+
+    def __init__(self) -> None:
+        self.server = Server(url="nats://127.0.0.1:4222", where="nats://127.0.0.1:4222")
+
+    def ask(self, requests: Sequence[Request]) -> Sequence[Answer]:
+        return [Answer(b"", headers={STATUS: "503"}) for _ in requests]
+
+
+def test_whatever_is_asked_while_jetstream_is_not_ready_is_an_outage() -> None:
+    """What a queue is made of was taken for made, and what a consumer is like for a `KeyError`, which ended a run."""
+    streams = Streams(Unheard())
+    asked: list[Callable[[], object]] = [
+        lambda: streams.declare("q", remembers_acked_s=1.0, lease_s=1.0, replicas=1),
+        streams.names,
+        lambda: streams.stored("q", [Request("s")]),
+        lambda: streams.letters("q", 1),
+        lambda: streams.consumer("q"),
+        lambda: streams.lease_of("q"),
+        lambda: streams.info("q"),
+        lambda: streams.api("INFO"),
+    ]
+    for ask in asked:
+        with pytest.raises(ConnectorError) as away:
+            ask()
+        assert away.value.is_outage

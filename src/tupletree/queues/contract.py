@@ -121,7 +121,17 @@ class UnknownQueueError(ConnectorError):
 
 
 class RefusedConnectionError(ConnectorError):
-    """The broker does not let this user do it. Waiting does not help."""
+    """The broker does not let this user in, or do it. Waiting does not help while it is as it is.
+
+    No message is to blame: for what has to do with a message, raise RefusedRequestError. A run that the broker had let
+    connect waits all the same (`queues.access`): an operator may let it again.
+    """
+
+    is_outage = False
+
+
+class RefusedRequestError(ConnectorError):
+    """The broker is there, and refuses what was asked, maybe because of a message. Waiting does not help."""
 
     is_outage = False
 

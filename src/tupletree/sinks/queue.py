@@ -11,9 +11,10 @@ from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 
-from tupletree.errors import ConfigError, ConnectorError
+from tupletree.errors import ConfigError
+from tupletree.queues.access import shut_out_is_outage
 from tupletree.queues.bodies import CONTENT_TYPES, check_body, encoder_of
-from tupletree.queues.contract import RefusedConnectionError, RefusedMessagesError, UnknownQueueError
+from tupletree.queues.contract import RefusedMessagesError, UnknownQueueError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message
 from tupletree.queues.registry import check_url, open_queue
 from tupletree.sinks.files import RowError, SinkRowsError
@@ -102,6 +103,10 @@ class QueueSink(Sink[T], Generic[T]):
 
     def _publish(self, messages: list[Message]) -> None:
         """Publish them. No message is to blame for a queue that is gone, or a user who was shut out, since `open`."""
+        with shut_out_is_outage(self._where):
+            self._publish_or_declare(messages)
+
+    def _publish_or_declare(self, messages: list[Message]) -> None:
         try:
             self._queue.publish(messages)
         except UnknownQueueError:
@@ -113,24 +118,6 @@ class QueueSink(Sink[T], Generic[T]):
             )
             self._queue.broker.declare(self._queue.name, ordered=self._ordered)
             self._queue.publish(messages)
-        except RefusedConnectionError as error:
-            if not self._is_shut_out():
-                raise
-            raise ConnectorError(
-                "the broker does not let this user in any more",
-                where=self._where,
-                got=str(error),
-                next_step="let it; for another password, stop the run and start it with that",
-            ) from error
-
-    def _is_shut_out(self) -> bool:
-        try:
-            self._queue.depth()
-        except RefusedConnectionError:
-            return True
-        except ConnectorError:
-            return False
-        return False
 
     def close(self) -> None:
         """Disconnect."""

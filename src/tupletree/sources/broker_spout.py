@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from tupletree.errors import ConfigError, ConnectorError, EndOfInput
 from tupletree.ids import MessageId
+from tupletree.queues.access import shut_out_is_outage
 from tupletree.queues.bodies import QueueMessage, check_body, decoder_of
 from tupletree.queues.contract import LeaseLostError
 from tupletree.queues.messages import Delivery, Failure, Letter, Message
@@ -134,7 +135,8 @@ class BrokerSpout(AsyncSpout[T]):
         self._coming: dict[str, float] = {}  # given back, in no number of the broker's → until when it is expected
         self._decode = self._decoder()
         try:
-            self._queue = await self._in_thread(lambda: open_queue(self._url, ordered=self._ordered))
+            connecting = partial(open_queue, self._url, ordered=self._ordered)
+            self._queue = await asyncio.get_running_loop().run_in_executor(self._threads, connecting)
         except BaseException:
             self._threads.shutdown(wait=False)
             raise
@@ -524,7 +526,9 @@ class BrokerSpout(AsyncSpout[T]):
                     logger.warning("%s: %d leases had ended early", self._component, len(early))
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        """Make a call of the broker, which has let this spout connect."""
+        with shut_out_is_outage(self._component):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
 class _Settled(NamedTuple):

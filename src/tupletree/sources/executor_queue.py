@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tupletree.errors import ConfigError, ConnectorError, EndOfInput
+from tupletree.queues.access import shut_out_is_outage
 from tupletree.queues.contract import LeaseLostError
 from tupletree.queues.leasing import leasing_from
 from tupletree.queues.messages import Delivery, Message
@@ -95,7 +96,8 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
     def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
         """See `LeaseReader.take`."""
         taken: list[tuple[Lease, bytes]] = []
-        with leasing_from(self._url, ordered=self._ordered) as queue:
+        # The driver was let in before.
+        with shut_out_is_outage(self.shown), leasing_from(self._url, ordered=self._ordered) as queue:
             while max_messages > len(taken) and max_bytes > 0:
                 limit = min(self._prefetch, max_messages - len(taken))
                 try:

@@ -13,10 +13,13 @@ from tests.routes.running.pipelines import Asked, adapter
 from tests.routes.running.test_pipelines import HANG_S, RUNTIMES, pipeline, route, states
 from tests.until import until
 from tupletree.errors import ConnectorError
-from tupletree.queues import Broker
+from tupletree.queues import Broker, Delivery, Message, connect
+from tupletree.queues.contract import RefusedConnectionError
+from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes.messages import Settlement
 from tupletree.routes.pipeline import Pipeline, PipelineRun
 from tupletree.routes.running import outgoing
+from tupletree.routes.running import services as running_services
 from tupletree.routes.running.services import Services
 
 
@@ -70,6 +73,56 @@ def test_an_input_that_is_away_when_its_message_is_settled_hears_of_it_later(
         lock.execute("ROLLBACK")
         lock.close()
         until(lambda: run.services.broker("q.one").depth("q.one").open == 0)
+
+
+@pytest.mark.parametrize("start", RUNTIMES)
+def test_a_broker_that_shuts_the_pipeline_out_is_waited_for(
+    tmp_path: Path, start: Callable[[Pipeline], PipelineRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was for its queue died after five tries, and a route that read there was restarted until its run ended."""
+    monkeypatch.setattr(outgoing, "AGAIN_S", 0.02)
+    refused: list[str] = []
+    is_out = threading.Event()
+
+    class Guarded(SqliteBroker):
+        def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
+            self._ask(queue, "lease")
+            return super().take(queue, limit, lease_s=lease_s, max_bytes=max_bytes)
+
+        def publish(self, queue: str, messages: Sequence[Message]) -> int:
+            self._ask(queue, "publish")
+            return super().publish(queue, messages)
+
+        def _ask(self, queue: str, what: str) -> None:
+            if is_out.is_set() and queue == "q.two":
+                refused.append(what)
+                raise RefusedConnectionError("NOPERM")
+
+    def connects(url: str) -> Broker:
+        broker = connect(url)
+        if url == b:
+            broker.__class__ = Guarded
+        return broker
+
+    b = f"sqlite:///{tmp_path}/b.db"
+    monkeypatch.setattr(running_services, "connect", connects)
+    p = pipeline(
+        tmp_path / "home",
+        route("one", adapter(Asked), out=("q.two",)),
+        route("two", adapter(Asked)),
+        queues={"q.two": b},
+    )
+    with start(p) as run:
+        assert run.execute({}, route="one").wait(HANG_S).total == 2
+        is_out.set()
+        begun = run.execute({}, route="one")
+        until(lambda: refused.count("publish") > 2 * outgoing.REFUSED_TRIES and "lease" in refused)
+        handle = run.handle
+        assert handle is not None
+        until(lambda: handle.progress().state == "waiting")
+        is_out.clear()
+        assert begun.wait(HANG_S).state == "completed"
+        assert states(run) == {"one": {"done": 2}, "two": {"done": 2}}
 
 
 @pytest.mark.parametrize("start", RUNTIMES)

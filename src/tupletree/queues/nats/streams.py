@@ -156,7 +156,7 @@ class Streams:
         """What the server says of a queue's consumer; None: there is none. Raises UnknownQueueError."""
         what = f"$JS.API.CONSUMER.INFO.{stream_of(queue)}.{CONSUMER}"
         [answer] = self.ask([Request(what)])
-        told = decoded(answer)
+        told = self._heard(answer)
         if error := told.get("error"):
             if error.get("err_code") == _NO_CONSUMER:
                 return None
@@ -189,19 +189,23 @@ class Streams:
 
     def _make(self, what: str, **settings: Any) -> None:
         [answer] = self.ask([Request(f"$JS.API.{what}", msgspec.json.encode(settings))])
-        error = decoded(answer).get("error")
+        error = self._heard(answer).get("error")
         if error and error.get("err_code") != _OTHER_SETTINGS and "already in use" not in error["description"]:
             raise self._fault("", error)
 
     def api(self, _what: str, *, queue: str = "", **asked: Any) -> dict[str, Any]:
         """Ask the API for something. `queue`: the one that an absent stream would be."""
         [answer] = self.ask([Request(f"$JS.API.{_what}", msgspec.json.encode(asked) if asked else b"")])
-        if answer.is_unheard:
-            raise ConnectorError(f"{self._where}: the server has no JetStream, or it is not ready")
-        told = decoded(answer)
+        told = self._heard(answer)
         if error := told.get("error"):
             raise self._fault(queue, error)
         return told
+
+    def _heard(self, answer: Answer) -> dict[str, Any]:
+        """What the API said, which may be an error. Raises ConnectorError: nobody was there to say it."""
+        if answer.is_unheard:
+            raise ConnectorError(f"{self._where}: the server has no JetStream, or it is not ready")
+        return decoded(answer)
 
     def _fault(self, queue: str, error: Mapping[str, Any]) -> ConnectorError:
         if error.get("err_code") == _NO_STREAM and queue:

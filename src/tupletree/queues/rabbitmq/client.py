@@ -31,7 +31,7 @@ from pika.exceptions import (
 )
 
 from tupletree.errors import ConnectorError
-from tupletree.queues.contract import RefusedConnectionError, UnknownQueueError
+from tupletree.queues.contract import RefusedConnectionError, RefusedRequestError, UnknownQueueError
 from tupletree.queues.rabbitmq.channels import Confirmed, Requests, answered, opened
 from tupletree.queues.rabbitmq.consuming import QueueChannel
 from tupletree.queues.rabbitmq.wire import Parcel, delay_name
@@ -377,7 +377,7 @@ class RabbitClient:
             if code == NOT_FOUND and isinstance(one, ChannelClosedByBroker):
                 return self._unknown(queue)
             if code == PRECONDITION_FAILED and "larger than" in text:
-                return RefusedConnectionError(
+                return RefusedRequestError(
                     f"{where} refuses it: {text}", next_step="name its limit in the URL: max_body_bytes="
                 )
             if code in REFUSALS or isinstance(one, LOGIN_ERRORS):

@@ -18,7 +18,7 @@ import msgspec
 from botocore.config import Config
 
 from tupletree.errors import ConfigError, ConnectorError
-from tupletree.queues.contract import RefusedConnectionError, UnknownQueueError
+from tupletree.queues.contract import RefusedConnectionError, RefusedRequestError, UnknownQueueError
 from tupletree.queues.sqs.codes import (
     FAULTS,
     RECEIPT_IS_OVER,
@@ -266,7 +266,7 @@ class SqsClient:
             wanted = "MaximumMessageSize"
             try:
                 found = self.ask_of("get_queue_attributes", place, AttributeNames=[wanted]).get("Attributes", {})
-            except RefusedConnectionError:
+            except (RefusedConnectionError, RefusedRequestError):
                 found = {}  # who may send may not always ask
             self._most_bytes[place.name] = int(found.get(wanted, MOST_BYTES))
         return self._most_bytes[place.name]

@@ -10,7 +10,7 @@ from typing import Any
 from botocore import exceptions as theirs
 
 from tupletree.errors import ConfigError, ConnectorError
-from tupletree.queues.contract import RefusedConnectionError, UnknownQueueError
+from tupletree.queues.contract import RefusedConnectionError, RefusedRequestError, UnknownQueueError
 from tupletree.queues.urls import without_secrets
 
 FAULTS = (theirs.BotoCoreError, theirs.ClientError, OSError)
@@ -33,7 +33,7 @@ _REFUSALS = frozenset(
         *("InvalidAddress", "UnsupportedOperation"),
     }
 )
-"""The service is there, and waiting does not help."""
+"""The service does not let this user do it."""
 
 _OUTAGES = frozenset(
     {
@@ -96,7 +96,7 @@ def meaning_of(code: str, text: str, where: str, *, status: int = 0) -> Connecto
     is_outage = code in _OUTAGES or code in TOKEN_IS_OVER or "throttl" in code.lower() or status >= 500
     if is_outage or status == 429:
         return ConnectorError(message)
-    return RefusedConnectionError(message)
+    return RefusedConnectionError(message) if code in _REFUSALS else RefusedRequestError(message)
 
 
 def fault_of(error: BaseException, where: str) -> ConnectorError | ConfigError:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from tupletree.errors import ConnectorError, is_outage
 from tupletree.queues import Broker, Message, RefusedMessagesError, UnknownQueueError
+from tupletree.queues.access import shut_out_is_outage
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Completed, Refusal
 
@@ -249,13 +250,14 @@ class Outgoing:
 
 def _hand_over(broker: Broker, queue: str, messages: Sequence[Message]) -> None:
     """Publish them. No message is to blame for a queue that is gone since the pipeline declared it."""
-    try:
-        broker.publish(queue, messages)
-    except UnknownQueueError:
-        logger.warning(
-            "queue %s is not there any more (a broker that was set up anew?): it is declared again, and what was in "
-            "it is gone",
-            queue,
-        )
-        broker.declare(queue)
-        broker.publish(queue, messages)
+    with shut_out_is_outage(f"queue {queue}"):
+        try:
+            broker.publish(queue, messages)
+        except UnknownQueueError:
+            logger.warning(
+                "queue %s is not there any more (a broker that was set up anew?): it is declared again, and what was "
+                "in it is gone",
+                queue,
+            )
+            broker.declare(queue)
+            broker.publish(queue, messages)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from tupletree.errors import ConnectorError
 from tupletree.ids import MessageId
 from tupletree.queues import Delivery
+from tupletree.queues.access import shut_out_is_outage
 from tupletree.routes.messages import Settlement, Work
 from tupletree.routes.running.outcomes import delivered
 from tupletree.routes.running.services import RunSpec, Services, services
@@ -128,9 +129,10 @@ class QueueSpout(AsyncSpout[Work]):
 
     def _take(self, limit: int) -> tuple[list[Work], dict[str, Delivery]] | None:
         """In a thread, both in one: each way there and back waits for other threads. None: outbound queues are full."""
-        if self._services.is_above_high_water(self._route, self._exempt):
-            return None
-        return self._services.lease(self._route, limit)
+        with shut_out_is_outage(f"route {self._route.name}"):  # each has let the pipeline declare its queues
+            if self._services.is_above_high_water(self._route, self._exempt):
+                return None
+            return self._services.lease(self._route, limit)
 
     async def _lease(self, limit: int) -> list[Work] | None:
         leasing = asyncio.ensure_future(asyncio.to_thread(self._take, limit))
