@@ -11,24 +11,19 @@ begin with the same bytes are two: content alone is never enough.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from tupletree.errors import CheckpointError
 from tupletree.sources.files import Found, found_at
 from tupletree.sources.line_reader import BLOCK_BYTES, DamagedFileError, LineReader
+from tupletree.sources.packed_records import UNREADABLE, PackedRecords, plain_name, unreadable_position
 from tupletree.sources.rotation import Neighbours, Related, is_rotated
-
-SEALED = 64
-"""So many records are stored together, packed once and not for each snapshot."""
 
 FORGET_BEYOND = 10_000
 """Of files that were removed, so many records are kept, the latest."""
@@ -124,43 +119,27 @@ class Reconciled:
 class FileTable:
     """The records of a source's files.
 
-    Attributes:
-        records: of every file of which something was read, in the order in which they were begun.
-
     Args:
         encoding: of the files.
         has_relative: whether names are relative to the folder of this process.
     """
 
     def __init__(self, encoding: str, *, has_relative: bool = False) -> None:
-        self._folder = os.getcwd() if has_relative else ""
-        self.records: list[FileRecord] = []
+        self._packed = PackedRecords(FileRecord, has_relative=has_relative)
         self._encoding = encoding
-        self._place_of: dict[int, int] = {}
-        self._sealed: dict[int, str] = {}  # by the place of the first record
-        self._changed: set[int] = set()  # blocks, since the last snapshot
-        self._plain: dict[int, Any] = {}
         self._series: dict[str, int] = {}  # name → how many files it had
+        self.changed = self._packed.changed
 
-    # --- the position -------------------------------------------------------------------------------------------
+    @property
+    def records(self) -> list[FileRecord]:
+        """Of every file of which something was read, in the order in which they were begun."""
+        return self._packed.records
 
     def snapshot(self) -> dict[str, Any]:
-        """The records, as JSON-compatible data: those that change as they are, the others packed in blocks."""
-        blocks: list[str | list[Any]] = []
-        for start in range(0, len(self.records), SEALED):
-            records = self.records[start : start + SEALED]
-            sealed = self._sealed.get(start)
-            if sealed is None and len(records) == SEALED and start not in self._changed:
-                sealed = self._sealed[start] = _packed(records)
-            blocks.append(sealed if sealed is not None else [*map(self._plain_record, records)])
-        self._changed.clear()
-        return {"files": blocks, "names": dict(self._names()), "folder": json.dumps(self._folder)}
-
-    def _plain_record(self, record: FileRecord) -> Any:
-        plain = self._plain.get(id(record))
-        if plain is None:
-            plain = self._plain[id(record)] = msgspec.to_builtins(record)
-        return plain
+        """The position, as JSON-compatible data."""
+        # `json.dumps` keeps the text ASCII for any name.
+        names = {json.dumps(name): count for name, count in self._series.items() if count > 1}
+        return {**self._packed.snapshot(), "names": names}
 
     def restore(self, position: Any) -> None:
         """Restore the records of a snapshot.
@@ -169,50 +148,17 @@ class FileTable:
             CheckpointError: it is none, or it was taken in another folder, and names are relative.
         """
         try:
-            folder = _plain(position["folder"])
-            self.records = [record for block in position["files"] for record in _unpacked(block)]
-            self._series = {_plain(name): count for name, count in position["names"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError, zlib.error, msgspec.ValidationError) as error:
-            raise CheckpointError(
-                "the position of a source of files cannot be read",
-                got=f"{type(error).__name__}: {error}",
-                expected="what this version wrote",
-                next_step="start with a fresh --state-dir",
-            ) from error
-        if folder and self._folder and folder != self._folder and os.path.isdir(folder):
-            raise CheckpointError(
-                "relative paths of files mean others than when the run began",
-                got=f"a start in {self._folder}",
-                expected=f"one in {folder}",
-                next_step="start it in that folder, or give absolute paths from the first start on",
-            )
-        self._renumber()
+            self._series = {plain_name(name): count for name, count in position["names"].items()}
+        except UNREADABLE as error:
+            raise unreadable_position(error) from error
+        self._packed.restore(position)
         for record in self.records:
             self._series[record.name] = max(record.series, self._series.get(record.name, 0))
-
-    def _names(self) -> Iterable[tuple[str, int]]:
-        """Names that had several files; `json.dumps` keeps the text ASCII for any name."""
-        return ((json.dumps(name), count) for name, count in self._series.items() if count > 1)
-
-    def changed(self, record: FileRecord) -> None:
-        """Must be called whenever a record was changed."""
-        place = self._place_of.get(id(record))
-        if place is not None:
-            start = place // SEALED * SEALED
-            self._sealed.pop(start, None)
-            self._plain.pop(id(record), None)
-            self._changed.add(start)
 
     def begin(self, record: FileRecord) -> None:
         """Keep the record of a file that was new: its first line is taken now."""
         self._series[record.name] = record.series = self._series.get(record.name, 0) + 1
-        self._place_of[id(record)] = len(self.records)
-        self.records.append(record)
-        self.changed(record)
-
-    def _renumber(self) -> None:
-        self._sealed, self._plain = {}, {}
-        self._place_of = {id(record): place for place, record in enumerate(self.records)}
+        self._packed.append(record)
 
     # --- reconciliation -----------------------------------------------------------------------------------------
 
@@ -403,24 +349,4 @@ class FileTable:
     def _forget(self) -> None:
         gone = [record for record in self.records if record.gone]
         if len(gone) > FORGET_BEYOND:
-            forgotten = {id(record) for record in gone[: len(gone) - FORGET_BEYOND]}
-            self.records = [record for record in self.records if id(record) not in forgotten]
-            self._renumber()
-
-
-def _packed(records: Sequence[FileRecord]) -> str:
-    """Records as text. JSON escapes what is not ASCII, so that names may hold lone surrogates."""
-    text = json.dumps([msgspec.to_builtins(record) for record in records], separators=(",", ":"))
-    return base64.b85encode(zlib.compress(text.encode("ascii"))).decode("ascii")
-
-
-def _unpacked(block: str | list[Any]) -> list[FileRecord]:
-    rows = json.loads(zlib.decompress(base64.b85decode(block))) if isinstance(block, str) else block
-    return [msgspec.convert(row, FileRecord) for row in rows]
-
-
-def _plain(name: str) -> str:
-    text = json.loads(name)
-    if not isinstance(text, str):
-        raise TypeError("a name is no text")
-    return text
+            self._packed.forget(gone[: len(gone) - FORGET_BEYOND])
