@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from tupletree.config import Options
 from tupletree.testing.conformance import SCENARIOS, Ended, Gap, Need, NotConformingError, Scenario, groups, play
 from tupletree.testing.conformance.feeding import heard
 from tupletree.testing.conformance.runtime import RuntimeUnderTest
+from tupletree.topology.model import GroupingKind
 from tupletree.tracking.outcomes import DeadLetter, FailureKind
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -107,6 +109,11 @@ def test_a_runtime_that_forgot_the_inactive_start_is_told_both_ways_out(tmp_path
 def test_every_scenario_has_a_name_of_its_own_and_says_what_it_is_about() -> None:
     assert len(BY_NAME) == len(SCENARIOS)
     assert [scenario.name for scenario in SCENARIOS if not type(scenario).__doc__] == []
+
+
+def test_every_grouping_has_a_scenario() -> None:
+    asked = {f"grouping-{kind.replace('_', '-')}" for kind in get_args(GroupingKind)}
+    assert asked <= BY_NAME.keys()
 
 
 def test_groups_hold_every_scenario_once_and_only_what_may_share_a_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import itertools
 import os
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -41,6 +42,7 @@ from tupletree.cli.main import app, main
 from tupletree.queues import registry
 from tupletree.runtimes.spark.format import carryover, entries
 from tupletree.topology.builder import BoltHandle
+from tupletree.topology.model import GroupingKind
 from tupletree.tracking.pending_log import PendingChanges
 
 
@@ -114,6 +116,23 @@ def test_the_architecture_names_every_folder_and_no_module_that_is_not_there() -
             assert any(place in modules for place in places), f"{name} is in none of {', '.join(folders)}"
 
 
+def test_where_new_things_are_put_is_there_and_has_what_is_named() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .+ \|$", text[text.index("## Where to put new things") :], re.MULTILINE)
+    named = [(row, path) for row in rows for path in re.findall(r"(?<![\w/.])(?:\w+/)*\w+\.py\b", row)]
+    assert len(named) > 50
+    for row, path in named:
+        folders = [PACKAGE, ROOT, *(PACKAGE / folder for folder in re.findall(r"`([\w/]+)/", row))]
+        assert any((folder / path).is_file() for folder in folders), f"{path} is in none of the folders of: {row}"
+    in_file = [(path, names) for row in rows for path, names in re.findall(r"`([\w/]+\.py)` \((`[^)]*`)\)", row)]
+    in_file += [(path, name) for row in rows for name, path in re.findall(r"(`\w+`) in `([\w/]+\.py)`", row)]
+    assert len(in_file) > 5
+    for path, names in in_file:
+        code = (PACKAGE / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\b{name}\b", code), f"{path} has no {name}"
+
+
 def test_the_page_of_modules_is_current() -> None:
     page = (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
     assert page == modules_page(), "run: python -m tests.docs.documents"
@@ -122,10 +141,40 @@ def test_the_page_of_modules_is_current() -> None:
 def test_the_reference_names_everything_public() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     public = [*tupletree.__all__, *tupletree.bolts.__all__, *tupletree.sinks.__all__, *tupletree.sources.__all__]
-    groupings = ["shuffle", "fields", "partial_key", "all", "global_", "direct", "local_or_shuffle", "none", "custom"]
+    groupings = ["global_" if kind == "global" else kind for kind in get_args(GroupingKind)]
     assert all(hasattr(BoltHandle, grouping) for grouping in groupings)
     missing = [name for name in [*public, *groupings] if not re.search(rf"`[^`]*\b{re.escape(name)}\b[^`]*`", text)]
     assert missing == []
+
+
+NOT_FOR_USERS = {
+    ("Retry", "is_outage"): "`Retry.OUTAGE` sets it",
+    ("rate", "clock"): "tests",
+    ("text_lines", "clock"): "tests",
+}
+"""(what is called, parameter) → who else gives it."""
+
+
+def test_calls_that_the_reference_writes_out_have_the_parameters_that_they_take() -> None:
+    """All with a default, but where an ellipsis says that there are others."""
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    text = text[: text.index("## Testing")] if "## Testing" in text else text
+    homes = (tupletree, tupletree.bolts, tupletree.sinks, tupletree.sources)
+    public = {name: getattr(home, name) for home in homes for name in home.__all__}
+    checked: set[str] = set()
+    for name, given in re.findall(r"`@?(\w+)(?:\[[^`(]*\])?\(([^`]*)\)`", text):
+        if not callable(public.get(name)):
+            continue
+        takes = inspect.signature(public[name]).parameters
+        said = set(re.findall(r"(?<![\w.])(\w+)\b(?!\()", given))
+        missing = {one.name for one in takes.values() if one.default is not one.empty} - said
+        missing -= {parameter for parameter in missing if (name, parameter) in NOT_FOR_USERS}
+        assert "…" in given or not missing, f"`{name}({given})`: it takes {sorted(missing)}, too"
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+        unknown = set(re.findall(r"(?:^|, )(\w+)=", given)) - takes.keys()
+        assert takes_any or not unknown, f"`{name}({given})`: it takes no {sorted(unknown)}"
+        checked.add(name)
+    assert {"Topology", "Retry", "run", "text_lines", "sql", "jsonl"} <= checked
 
 
 def test_the_reference_names_every_command_and_every_option_of_it() -> None:

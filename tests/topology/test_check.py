@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ from tupletree.errors import Finding
 from tupletree.topology.builder import SpoutHandle
 from tupletree.topology.check import check
 from tupletree.topology.components import SinkBatch
-from tupletree.topology.model import ComponentSpec, Grouping, InputSpec, StreamSpec
+from tupletree.topology.model import ComponentSpec, Grouping, GroupingKind, InputSpec, StreamSpec
 from tupletree.topology.streams import Schema
 
 T = TypeVar("T")
@@ -374,9 +374,7 @@ class TestGroupings:
         sinks[8].custom(lines, first)
         spec = topology.build()
         groupings = [spec.components[f"s{number}"].inputs[0].grouping for number in range(9)]
-        assert [grouping.kind for grouping in groupings] == [
-            "shuffle", "fields", "partial_key", "all", "global", "direct", "local_or_shuffle", "none", "custom",
-        ]  # fmt: skip
+        assert [grouping.kind for grouping in groupings] == [*get_args(GroupingKind)]
         assert groupings[1].fields == ("text", "number")
         assert groupings[8].custom is first
 

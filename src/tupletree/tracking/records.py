@@ -1,11 +1,11 @@
 """What `Pending` answers with: one small record per event of a message, and what it counts.
 
-Plain data without behaviour. The records are valid for good; nothing in them changes later.
+Plain data. The records are valid for good, and nothing in them changes later; only the counters grow.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -181,3 +181,8 @@ class PendingCounters:
     retried: int = 0
     put_back: int = 0
     late_verdicts: int = 0
+
+    def add(self, others: PendingCounters) -> None:
+        """Add each of these numbers to its own."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(others, one.name))

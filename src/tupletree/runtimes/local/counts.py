@@ -48,14 +48,7 @@ class RunCounts:
         totals = PendingCounters()
         open_now = 0
         for task, pending in accounts.items():
-            counters = pending.counters
-            totals.emitted += counters.emitted
-            totals.untracked += counters.untracked
-            totals.joined += counters.joined
-            totals.acked += counters.acked
-            totals.failed += counters.failed
-            totals.retried += counters.retried
-            totals.dead += counters.dead
+            totals.add(pending.counters)
             open_now += pending.open_count(task) + pending.awaiting_source(task)
         if self.left is not None:  # the shutdown has removed them from the accounts
             open_now = totals.emitted - totals.acked - totals.dead

@@ -155,8 +155,7 @@ class Accounts:
         """When the oldest message was first emitted that has a later attempt: one that waits, runs, or is to run.
 
         It counts in the epoch in which its attempt runs too, because that may fail again. Messages of which frames are
-        kept
-        are not among them: see `kept_retrying`.
+        kept are not among them: see `kept_retrying`.
         """
         with self.lock:
             kept = self.trees.attempts
