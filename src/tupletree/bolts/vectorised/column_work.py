@@ -1,4 +1,4 @@
-"""Filter, project and explode at work; see `bolts.columns`. It imports numpy and pyarrow."""
+"""Filter, project and explode at work; see `columns`. It imports numpy and pyarrow."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SAFE_SUM = 2.0**62
 
 
 class Folding:
-    """The function of an aggregate; see `bolts.aggregates`. Called as an Arrow bolt's function is.
+    """The function of an aggregate; see `aggregates`. Called as an Arrow bolt's function is.
 
     Args:
         fold: which one.

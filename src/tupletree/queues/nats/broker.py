@@ -1,6 +1,7 @@
-"""Queues on a NATS server with JetStream: a stream each, a consumer that all share, and a stream of dead letters.
+"""The operations of queues on a NATS server with JetStream: what is asked of the server for each, in which order.
 
-Owns what a queue is at the server, and what answers mean. The connection is in `client`.
+What a queue is there is in `streams`, the form of messages in `wire`, the connection in `client`; leases that are not
+as long as the server's are kept by `leases`.
 
 A message has a subject of its own, made of its id, and a stream keeps one message per subject: so an id that the queue
 holds is not stored again, and a message can be found by its id. A handle is the subject to which its delivery is acked.

@@ -1,7 +1,7 @@
 """A connection to a NATS server, for callers of any thread: requests in batches, and pulls.
 
 Owns the event loop and its thread, connecting again, and what the client's errors mean. Refuses to know queues: what is
-asked for, and what answers say, is in `nats`.
+asked for, and what answers say, is in `broker` and `streams`.
 """
 
 from __future__ import annotations

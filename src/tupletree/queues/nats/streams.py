@@ -1,6 +1,7 @@
 """The streams and consumers that queues are at a NATS server, and what the server's API answers.
 
-Owns the settings of a queue at the server, and which answers mean that something is not there. Refuses to know leases.
+Owns the settings of a queue at the server, and which answers mean that something is not there. Refuses to know who
+holds a lease.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the Redis broker does at the server, as Lua scripts: each runs as a whole, or not at all.
 
 Owns the keys of a queue and how a message moves between them, from `PUBLISH` to its end; `operating` has what
-people do. All times are the server's. Refuses to know connections and errors: that is `redis`.
+people do. All times are the server's. Refuses to know connections and errors: that is `broker`.
 
 A queue is a stream with one consumer group, and beside it:
 

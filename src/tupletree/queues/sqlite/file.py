@@ -1,7 +1,7 @@
 """The file of the embedded queue: its tables, its clock, how it is opened, and what its errors mean.
 
 Owns the format (`FORMAT`), and that one transaction at a time writes, from BEGIN to COMMIT or ROLLBACK. Refuses to know
-what happens to a message: that is `sqlite`.
+what happens to a message: that is `broker`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Adapters: what a route does to a message, step by step.
 
-`contract` is what people write, `registry` finds them by name, `conditions` says for which messages they are called,
-`builtin` holds those that come with Tupletree.
+`contract` is what people write, `functions` makes adapters of functions, `registry` finds them by name, `conditions`
+says for which messages they are called, `paths` finds values in messages, and `builtin` holds those that come with
+Tupletree.
 """
 
 from tupletree.routes.adapters.conditions import Condition

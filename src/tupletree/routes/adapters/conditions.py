@@ -1,7 +1,8 @@
 """Conditions: whether an adapter is called for a message, or which way it takes.
 
-Owns the operators and their checks. A condition never raises: what is not there, and what cannot be
-compared, does not hold. Expressions of `matches` are RE2's, which take time in proportion to the text.
+Owns the operators and their checks. A condition never raises: a comparison with what is not there, or cannot be
+compared, does not hold, whichever operator it has (but `exists`). Expressions of `matches` are RE2's, which take time
+in proportion to the text.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class _Record:
 
 @dataclass(slots=True)
 class Recorder:
-    """A `Watch` that writes everything down.
+    """A `Probe` that writes everything down.
 
     Args:
         plan: the topology laid out.
@@ -126,7 +126,7 @@ class Recorder:
     # --- as it happens ----------------------------------------------------------------------------------------
 
     def launched(self, emissions: Iterable[Emission]) -> None:
-        """See `Watch`."""
+        """See `Probe`."""
         for one in emissions:
             key = one.spout_task, message_key(one.message_id)  # type: ignore[arg-type]  # attempts have ids
             record = self._records.get(key)
@@ -134,13 +134,13 @@ class Recorder:
                 record = self._records[key] = _Record(MessageReport(one.message_id, one.value))
             record.report.attempts, record.root = one.attempt, one.root
 
-    def acked(self, roots: Sequence[int], acked: Sequence[Acked]) -> None:  # noqa: ARG002 - see `Watch`
-        """See `Watch`."""
+    def acked(self, roots: Sequence[int], acked: Sequence[Acked]) -> None:  # noqa: ARG002 - see `Probe`
+        """See `Probe`."""
         for one in acked:
             self._records[one.spout_task, message_key(one.message_id)].report.outcome = Outcome.ACKED
 
     def failed(self, root: int, what: Retry | SourceRetry | Died) -> None:
-        """See `Watch`."""
+        """See `Probe`."""
         report = self._records[what.spout_task, message_key(what.message_id)].report
         if isinstance(what, Died):
             report.outcome, report.failure = Outcome.DEAD, what.failure
@@ -148,16 +148,16 @@ class Recorder:
             report.failure = self._failure_of(root)
 
     def given_up(self, died: Sequence[Died]) -> None:
-        """See `Watch`."""
+        """See `Probe`."""
         for one in died:
             report = self._records[one.spout_task, message_key(one.message_id)].report
             report.outcome, report.failure = Outcome.DEAD, one.failure
 
     def released(self, released: Sequence[Released]) -> None:
-        """See `Watch`: their outcome stays open."""
+        """See `Probe`: their outcome stays open."""
 
     def told(self, spout_task: int, message_id: MessageId, failure: Failure | None) -> None:
-        """See `Watch`."""
+        """See `Probe`."""
         key = spout_task, message_key(message_id)
         if failure is None:
             self._told.add(key)
@@ -165,7 +165,7 @@ class Recorder:
             self._records[key].report.failure = failure
 
     def worked(self, task: int, worked: Worked) -> None:
-        """See `Watch`."""
+        """See `Probe`."""
         for frame_id, roots in worked.done:
             self._done.update((task, frame_id, root) for entry in roots for root in roots_of(entry))
         for root, failure in worked.failures.items():
@@ -175,7 +175,7 @@ class Recorder:
         """See `Probe.cut`."""
 
     def written(self, sink_task: int, rows: Sequence[Any], made: Sequence[int] | None) -> None:  # noqa: ARG002 - rows do
-        """See `Watch`."""
+        """See `Probe`."""
         self._rows[self.plan.tasks[sink_task].component] += rows
 
     def delivered(self, frame: Frame) -> None:

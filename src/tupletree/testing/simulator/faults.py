@@ -4,7 +4,7 @@
 |---|---|---|---|
 | frames | yes | yes: costs the attempt; a sink may keep rows of it | yes: the tree times out |
 | `Track` to an acker | yes | yes: costs the attempt, never acks it | while its trees are open, which then time out |
-| `Verdicts` to a spout | yes | yes: the first one counts | no: only together with their acker |
+| `TreeVerdicts` to a spout | yes | yes: the first one counts | no: only together with their acker |
 | `WriteRequest`, `Written` | yes | yes | yes: asked for again after the message timeout |
 | `Drop`, `SinkReset` | yes | yes | no: the control lane loses nothing by itself |
 | `HighWater` | held back only, in order | no | no |

@@ -99,7 +99,7 @@ class Message:
 
 
 class Oracle:
-    """See the module docstring; a `Watch`, and more that the simulator tells it.
+    """See the module docstring; a `Probe`, and more that the simulator tells it.
 
     Args:
         options: the timeout, and how many attempts a message has.

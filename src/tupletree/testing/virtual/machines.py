@@ -1,7 +1,7 @@
 """The machines of a whole topology, made one by one and replaced, for one thread and virtual time.
 
-Owns how a machine is made in a test. Each reports what it does to a `Probe`; sinks write nowhere. What runs them, and
-in which order, is for the test kit and the simulator to say.
+Owns how a machine is made in a test. Those of spouts, bolts and sinks report what they do to a `Probe`; sinks write
+nowhere. What runs them, and in which order, is for the test kit and the simulator to say.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tupletree.tracking.records import Died
 
 @dataclass(slots=True, frozen=True)
 class Call:
-    """A call of an async bolt that is to be run."""
+    """A call of an async component that is to be run."""
 
     number: int
     function: AsyncCall

@@ -1,7 +1,7 @@
 """Probes: parts of a topology that report what they do, and otherwise do the same.
 
-Owns the points between machines and components that a test can observe: attempts that go out and how they end, what
-what, rows that a sink took and wrote, what a source was told. It refuses to judge; a `Probe` does.
+Owns the points between machines and components that a test can observe: attempts that go out and how they end, what a
+bolt's call came to, rows that a sink wrote, what a source was told. It refuses to judge; a `Probe` does.
 """
 
 from __future__ import annotations
