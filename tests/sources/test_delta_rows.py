@@ -1,4 +1,6 @@
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,25 @@ def test_what_cannot_be_read_is_said_by_a_check_and_when_it_is_opened(tmp_path: 
     assert "cannot be read" in str(delta_rows(tmp_path / "nothing", message_type=Sale).faults()[0])
     with pytest.raises(ConfigError, match="from a folder"):
         delta_rows("s3://bucket/table", message_type=Sale)
+
+
+class Order(msgspec.Struct, frozen=True):
+    at: datetime
+    price: Decimal
+    items: list[str]
+    note: str | None
+    channel: str = "shop"
+
+
+def test_columns_of_any_type_become_what_the_class_says_also_of_files_that_lack_one(tmp_path: Path) -> None:
+    path, at = tmp_path / "table", datetime(2026, 11, 29, 12, tzinfo=UTC)
+    old = {"at": [at], "price": [Decimal("1.20")], "items": [["a", "b"]]}
+    write_deltalake(path, pa.table(old))
+    write_deltalake(path, pa.table({**old, "note": ["n"]}), mode="append", schema_mode="merge")
+    spout: Any = delta_rows(path, message_type=Order)
+    spout.open(Place())
+    rows = [row for split in spout.plan(10, 1 << 30) for row in read_split(spout, split)]
+    assert sorted(rows, key=lambda row: str(row.note)) == [
+        Order(at, Decimal("1.20"), ["a", "b"], None),
+        Order(at, Decimal("1.20"), ["a", "b"], "n"),
+    ]

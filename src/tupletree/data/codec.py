@@ -69,6 +69,7 @@ class ArrowCodec(Generic[T]):
     Attributes:
         schema: the stream's schema.
         arrow_schema: one column per field, nullable where the field may be None.
+        build: makes a message of the values of its fields, in their order.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -90,7 +91,7 @@ class ArrowCodec(Generic[T]):
             for position, (name, column) in enumerate(zip(schema.fields, self._columns))
             if column.form in {"msgpack", "tagged"}
         }
-        self._build = _builder(schema)
+        self.build = _builder(schema)
 
     @classmethod
     def of(cls, schema: Schema) -> ArrowCodec[Any]:
@@ -198,9 +199,9 @@ class ArrowCodec(Generic[T]):
         if not batch.schema.equals(self.arrow_schema):
             batch = self._cast(batch)
         if not self._columns:
-            return [self._build() for _ in range(batch.num_rows)]
+            return [self.build() for _ in range(batch.num_rows)]
         return list(
-            map(self._build, *[self._read(position, batch.column(position)) for position in range(len(self._columns))])
+            map(self.build, *[self._read(position, batch.column(position)) for position in range(len(self._columns))])
         )
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -248,6 +249,10 @@ class ArrowCodec(Generic[T]):
         """The values of one field in a column of its own type."""
         values: list[Any] = self._read(list(self.schema.fields).index(name), array)
         return values
+
+    def takes(self, name: str, kind: pa.DataType) -> bool:
+        """Whether a column of this type differs in width alone from the one that this codec has for a field."""
+        return pa.types.is_null(kind) or _family(kind) == _family(self.arrow_schema.field(name).type)
 
     def check_each(self, values: Sequence[Any]) -> list[tuple[int, TypeError]]:
         """Which values of a batch cannot travel, and why: field, got and expected. Slow: for after an EncodeError."""
@@ -298,7 +303,7 @@ class ArrowCodec(Generic[T]):
         try:
             columns = [batch.column(name) for name in self.arrow_schema.names]
             for array, field in zip(columns, self.arrow_schema):
-                if not pa.types.is_null(array.type) and _family(array.type) != _family(field.type):
+                if not self.takes(field.name, array.type):
                     raise self._misfit(f"{field.name}: {array.type}")
             arrays = [array.cast(field.type) for array, field in zip(columns, self.arrow_schema)]
             return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)

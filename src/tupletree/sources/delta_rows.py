@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -23,12 +23,10 @@ from tupletree.errors import (
     SourceChangedError,
     needing,
 )
+from tupletree.sources.parquet_pieces import read_batches, rows_of, values_of
 from tupletree.topology.components import Reject, TaskContext
 from tupletree.topology.splits import Split, SplitSpout
 from tupletree.topology.streams import Schema
-
-if TYPE_CHECKING:
-    from tupletree.data.codec import ArrowCodec
 
 T = TypeVar("T")
 
@@ -83,8 +81,9 @@ class DeltaRows(SplitSpout[T], Generic[T]):
 
     Args:
         table: the table's folder; no store behind a URI yet.
-        message_type: class of the messages; each of its fields is a column of that name. A row that its fields cannot
-            hold is rejected.
+        message_type: class of the messages; each of its fields is a column of that name, or has a default or may be
+            None. Timestamps become datetimes, structs messages, lists and maps what the class says. A row that its
+            fields cannot hold is rejected.
         follow: wait for later versions; False ends with the newest there is.
 
     Raises:
@@ -142,8 +141,7 @@ class DeltaRows(SplitSpout[T], Generic[T]):
         partitions = table.metadata().partition_columns
         findings = [
             Finding(f"there is no column for the field {name!r}", where=self.table)
-            for name in Schema.of(self.message_type).fields
-            if name not in columns
+            for name in rows_of(self.message_type).missing(columns)
         ]
         if partitions:
             findings.append(Finding("a partitioned table cannot be read yet", self.table, got=", ".join(partitions)))
@@ -178,7 +176,6 @@ class DeltaRows(SplitSpout[T], Generic[T]):
     def read(self, split: Split) -> Iterator[T | Reject]:
         """Read the rows of a file, if it is still there."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         path = Path(self.table, str(split.source))
         try:
@@ -189,13 +186,11 @@ class DeltaRows(SplitSpout[T], Generic[T]):
             ) from error
         if size_bytes != split.data:
             raise self._changed(split, f"a file of {size_bytes} bytes", f"one of {split.data} bytes")
-        codec = self._codec()
+        index = 0
         try:
-            with pq.ParquetFile(path) as file:
-                index = 0
-                for batch in _slices(file, [*codec.schema.fields], split.first, split.rows):
-                    yield from self._values(codec, batch, split, index)
-                    index += batch.num_rows
+            for batch in read_batches(str(path), [*Schema.of(self.message_type).fields], split.first, split.rows):
+                yield from values_of(self.message_type, batch, split, index)
+                index += len(batch)
         except (pa.ArrowException, OSError) as error:
             raise self._failed(error) from error
 
@@ -263,27 +258,6 @@ class DeltaRows(SplitSpout[T], Generic[T]):
             rows = int(pq.read_metadata(Path(self.table, path)).num_rows)
         return _File(path, size_bytes, rows)
 
-    # --- rows -------------------------------------------------------------------------------------------------
-
-    def _codec(self) -> ArrowCodec[T]:
-        from tupletree.data.codec import ArrowCodec
-
-        return ArrowCodec.of(Schema.of(self.message_type))
-
-    def _values(self, codec: ArrowCodec[T], batch: Any, split: Split, index: int) -> list[T | Reject]:
-        """A batch's rows; if they do not all fit, one by one."""
-        try:
-            return [*codec.from_batch(batch)]
-        except ConnectorError as error:
-            if batch.num_rows > 1:
-                return [
-                    value
-                    for row in range(batch.num_rows)
-                    for value in self._values(codec, batch.slice(row, 1), split, index + row)
-                ]
-            payload = str(batch.to_pylist()[0]).encode()
-            return [Reject(payload, split.message_id(index), str(error).partition("\n")[0])]
-
     # --- errors -----------------------------------------------------------------------------------------------
 
     def _failed(self, error: Exception) -> ConnectorError:
@@ -321,18 +295,6 @@ class DeltaRows(SplitSpout[T], Generic[T]):
 
 
 delta_rows = DeltaRows
-
-
-def _slices(file: Any, columns: list[str], first: int, count: int) -> Iterator[Any]:
-    """Rows of a Parquet file as record batches, from the row groups that have them."""
-    start = 0
-    for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        begin, end = max(first, start), min(first + count, start + rows)
-        if begin < end:
-            read = file.read_row_group(group, columns=columns).slice(begin - start, end - begin)
-            yield from read.combine_chunks().to_batches()
-        start += rows
 
 
 def _rows_of(table: Any) -> list[dict[str, Any]]:
