@@ -77,8 +77,7 @@ class ArrowRows(Generic[T]):
                 array = array.cast(array.type.value_type)
             if self._codec.takes(name, array.type):
                 return self._codec.items_of(name, array.cast(self._codec.arrow_schema.field(name).type))
-            # Without `builtin_types` text would become bytes, as base64.
-            return msgspec.convert(_python_values(array), list[annotation], builtin_types=(bytes, bytearray))  # type: ignore[valid-type]
+            return _converted(array, annotation)
         except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException, UnusableDataError) as error:
             why = error.findings[0].got if isinstance(error, UnusableDataError) else f"{type(error).__name__}: {error}"
             raise UnusableDataError(
@@ -87,6 +86,13 @@ class ArrowRows(Generic[T]):
                 got=why.partition("\n")[0],
                 expected=f"{hints.text_of(annotation)}; the column is {array.type}",
             ) from error
+
+
+def _converted(array: pa.Array[Any], annotation: Any) -> list[Any]:
+    column: Any = list[annotation]
+    # Without `builtin_types` text would become bytes, as base64.
+    values: list[Any] = msgspec.convert(_python_values(array), column, builtin_types=(bytes, bytearray))
+    return values
 
 
 def _python_values(array: pa.Array[Any]) -> list[Any]:

@@ -181,7 +181,7 @@ class ArrowCodec(Generic[T]):
             self._check_classes(values)
             for column, name in enumerate(self.schema.fields):
                 where = f"{self.schema.cls.__qualname__}.{name}"
-                arrays.append(self._array(column, values))
+                arrays.append(self._items(column, list(map(self._getters[column], values))))
             return pa.RecordBatch.from_arrays(arrays or [pa.nulls(len(values))], schema=self.arrow_schema)
         except Exception as error:  # a value's own code may raise anything
             got = str(error) if type(error) is TypeError else f"{type(error).__name__}: {error}"
@@ -273,9 +273,6 @@ class ArrowCodec(Generic[T]):
         """A subclass would lose the fields it added, and another class might have the same fields by chance."""
         if strangers := set(map(type, values)) - {self.schema.cls}:
             raise TypeError(f"got {', '.join(map(hints.text_of, strangers))}")
-
-    def _array(self, position: int, values: Sequence[T]) -> pa.Array[Any]:
-        return self._items(position, list(map(self._getters[position], values)))
 
     def _items(self, position: int, items: list[Any]) -> pa.Array[Any]:
         column = self._columns[position]

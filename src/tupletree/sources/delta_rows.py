@@ -138,10 +138,11 @@ class DeltaRows(SplitSpout[T], Generic[T]):
         except Exception as error:  # the library raises plain Exceptions, too
             raise self._failed(error) from error
         columns = {field.name for field in table.schema().fields}
+        cls: type = self.message_type
         partitions = table.metadata().partition_columns
         findings = [
             Finding(f"there is no column for the field {name!r}", where=self.table)
-            for name in rows_of(self.message_type).missing(columns)
+            for name in rows_of(cls).missing(columns)
         ]
         if partitions:
             findings.append(Finding("a partitioned table cannot be read yet", self.table, got=", ".join(partitions)))
