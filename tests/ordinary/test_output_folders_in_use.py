@@ -6,7 +6,9 @@ import asyncio
 import errno
 import fcntl
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,8 +50,9 @@ def writing(out: Path) -> Topology:
 @pytest.fixture(params=[start_locally, start_in_process], ids=["local", "in_process"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
     def begin(name: str, *, append: bool = False) -> Any:
+        options = Options(durable=request.param is start_locally)
         settings = RunRequest(
-            writing(tmp_path / "out"), Options(), None, tmp_path / name, append=append, master="", redact=None
+            writing(tmp_path / "out"), options, None, tmp_path / name, append=append, master="", redact=None
         )
         return request.param(settings)
 
@@ -175,3 +178,98 @@ def test_of_two_that_start_at_the_same_moment_one_goes_on(tmp_path: Path, monkey
         claim_directories(folders, "third")
     others[0].close()
     claim_directories(folders, "third").close()
+
+
+def end(run: Any) -> None:
+    run.stop()
+    run.wait(HANG_S)
+
+
+def test_a_copy_of_the_state_directory_of_a_run_that_goes_on_is_refused(
+    tmp_path: Path, start: Callable[..., Any]
+) -> None:
+    """It has the name of the run, so that both would write the same files."""
+    first = start("first")
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    for append in (False, True):
+        with pytest.raises(ConfigError, match="this run goes on from another state directory") as caught:
+            start("copy", append=append)
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        for said in (who, "first", "copy", "sink out", "stop that process"):
+            assert said in str(caught.value)
+    end(first)
+    end(start("copy"))
+
+
+def test_a_state_directory_that_was_moved_or_restored_goes_on(tmp_path: Path, start: Callable[..., Any]) -> None:
+    end(start("first"))
+    shutil.copytree(tmp_path / "first", tmp_path / "backup")
+    (tmp_path / "first").rename(tmp_path / "moved")
+    end(start("moved"))
+    shutil.rmtree(tmp_path / "moved")
+    shutil.copytree(tmp_path / "backup", tmp_path / "first")
+    end(start("first"))
+    assert [one.name for one in (tmp_path / "out").iterdir() if one.name.endswith(".lock")] == []
+
+
+HOLDING = """
+import signal, sys
+from pathlib import Path
+from tupletree.sinks.folders import claim_directories
+claimed = claim_directories({"out": Path(sys.argv[1])}, "run", state_dir=Path(sys.argv[2]))
+print("claimed", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Of the output, of a run, and a copy of that."""
+    made = tmp_path / "out", tmp_path / "own", tmp_path / "copy"
+    for one in made:
+        one.mkdir()
+    return made
+
+
+def test_a_copy_goes_on_once_the_process_of_the_other_directory_is_killed(directories: tuple[Path, Path, Path]) -> None:
+    out, own, copy = directories
+    command = [sys.executable, "-c", HOLDING, str(out), str(own)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "claimed\n"
+        with pytest.raises(ConfigError, match=f"process {first.pid} on"):
+            claim_directories({"out": out}, "run", state_dir=copy)
+        own.rename(own.with_name("moved"))
+        suspended = claim_directories({"out": out}, "run", state_dir=own.with_name("moved"))
+        suspended.close()
+        with pytest.raises(ConfigError, match=f"process {first.pid} on"):
+            claim_directories({"out": out}, "run", state_dir=copy)
+        os.kill(first.pid, signal.SIGKILL)
+    claim_directories({"out": out}, "run", state_dir=copy).close()
+
+
+def test_what_a_lock_of_a_run_says_may_be_damaged_and_a_link_in_its_place_is_not_followed(
+    directories: tuple[Path, Path, Path],
+) -> None:
+    out, own, copy = directories
+    lock = out / "_tupletree.run.lock"
+    claimed = claim_directories({"out": out}, "run", state_dir=own)
+    lock.write_bytes(b"\xff{")
+    with pytest.raises(ConfigError, match="a process that is not known"):
+        claim_directories({"out": out}, "run", state_dir=copy)
+    claimed.close()
+    assert not lock.exists()
+    (own / "precious").write_text("kept")
+    lock.symlink_to(own / "precious")
+    with pytest.raises(ConnectorError, match="cannot lock"):
+        claim_directories({"out": out}, "run", state_dir=own)
+    assert (own / "precious").read_text() == "kept"
+
+
+def test_without_locks_a_copy_is_not_told_from_the_run(
+    directories: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, own, copy = directories
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "no locks")))
+    claim_directories({"out": out}, "run", state_dir=own)
+    claim_directories({"out": out}, "run", state_dir=copy).close()

@@ -19,6 +19,7 @@ import msgspec
 
 from tupletree.durable import other_format, replace_file, write_once
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError
+from tupletree.sinks.writers import NO_LOCKS, RunLock
 from tupletree.texts import counted
 
 MARKER_NAME = "_tupletree.json"
@@ -44,17 +45,26 @@ class ClaimedFolders:
         self._locks.close()
 
 
-def claim_directories(folders: Mapping[str, Path], run_identity: str, *, append: bool = False) -> ClaimedFolders:
+def claim_directories(
+    folders: Mapping[str, Path], run_identity: str, *, append: bool = False, state_dir: Path | None = None
+) -> ClaimedFolders:
     """Claim the folders of a run's file sinks, and lock them. See `claim_directory`.
 
     A run that is to append may share a folder with any other; without, a run has its folders for itself.
 
+    Args:
+        folders: sink → folder.
+        run_identity: see `claim_directory`.
+        append: as there.
+        state_dir: of the run. A process that has the run from another one, of which this is a copy, keeps it out.
+
     Raises:
-        ConfigError: another run writes to one now, or one is refused.
+        ConfigError: another run, or this one from another state directory, writes to one now, or one is refused.
     """
     with ExitStack() as locks:
         for name, folder in folders.items():
             _make(folder, sink=name)
+            locks.callback(RunLock(folder, run_identity, state_dir, sink=name).close)
             handle = _open(folder)
             locks.callback(os.close, handle)
             if append or not _lock(handle, folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -166,7 +176,7 @@ def _lock(handle: int, directory: Path, how: int) -> bool:
         return False
     except OSError as error:
         # A network's filesystem may have no locks of folders: what is in one already still refuses a second run.
-        if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+        if error.errno not in NO_LOCKS:
             raise ConnectorError(f"cannot lock the sink's folder: {error.strerror}", where=str(directory)) from error
     return True
 

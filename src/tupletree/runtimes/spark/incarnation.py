@@ -132,7 +132,9 @@ def claim(request: RunRequest, spec: TopologySpec, backend: Backend, surrounding
     directory = StateDirectory.open(path, spec.name, lasting_fingerprint(spec), decide)
     try:
         refuse_other_folder(directory.path, spec, request.options)
-        claimed = claim_directories(directories_of(spec), directory.run_id, append=request.append)
+        claimed = claim_directories(
+            directories_of(spec), directory.run_id, append=request.append, state_dir=directory.path
+        )
         directory.held.callback(claimed.close)
         folders = {**claimed.paths, **make_spools(directory.spools, spec)}
         sinks = {name: folders[name] for name in spec.components if name in folders}

@@ -64,7 +64,9 @@ def open_state(request: RunRequest, plan: Plan, clock: SteadyClock) -> tuple[Loc
     try:
         if durable:
             _follow(directory, plan, request.words)
-        claimed = claim_directories(directories_of(spec), directory.run_id, append=request.append)
+        claimed = claim_directories(
+            directories_of(spec), directory.run_id, append=request.append, state_dir=directory.path
+        )
         directory.held.callback(claimed.close)
         if durable:
             durability = Durability(directory.path, plan, request.options, clock)
