@@ -9,14 +9,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import socket
 import stat
-import time
 from pathlib import Path
 
 import msgspec
 
 from tupletree.errors import ConfigError, ConnectorError
+from tupletree.texts import moment_text
 
 NO_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 """What a network's filesystem without locks answers."""
@@ -34,7 +33,6 @@ class _Writer(msgspec.Struct):
     inode: int
     process: int
     host: str
-    started: str
 
 
 class RunLock:
@@ -87,11 +85,11 @@ class RunLock:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                found = _writer_in(handle)
+                found, since = _writer_in(handle), moment_text(os.fstat(handle).st_mtime)
                 self._leave()
                 if found is not None and _is_same(found, own):
                     return  # an earlier process of it, that is suspended: the directory says which one goes on
-                raise _elsewhere(self._path.parent, state_dir, found, sink) from None
+                raise _elsewhere(self._path.parent, state_dir, found, since, sink) from None
             except OSError as error:
                 if error.errno not in NO_LOCKS:
                     raise
@@ -105,8 +103,7 @@ class RunLock:
             device=own.st_dev,
             inode=own.st_ino,
             process=os.getpid(),
-            host=socket.gethostname(),
-            started=time.strftime("%Y-%m-%d %H:%M:%S"),
+            host=os.uname().nodename,
         )
         os.ftruncate(handle, 0)
         os.pwrite(handle, msgspec.json.encode(writer) + b"\n", 0)
@@ -121,14 +118,14 @@ def _writer_in(handle: int) -> _Writer | None:
 
 def _is_same(found: _Writer, own: os.stat_result) -> bool:
     # Of another host's filesystem the device has another number here.
-    is_here = found.host == socket.gethostname()
+    is_here = found.host == os.uname().nodename
     return found.inode == own.st_ino and (found.device == own.st_dev or not is_here)
 
 
-def _elsewhere(folder: Path, state_dir: Path, found: _Writer | None, sink: str) -> ConfigError:
+def _elsewhere(folder: Path, state_dir: Path, found: _Writer | None, since: str, sink: str) -> ConfigError:
     who = "a process that is not known"
     if found is not None:
-        who = f"process {found.process} on {found.host}, started {found.started}, with --state-dir {found.state_dir}"
+        who = f"process {found.process} on {found.host}, since {since}, with --state-dir {found.state_dir}"
     return ConfigError(
         "this run goes on from another state directory, and writes to the folder",
         where=f"sink {sink}, {folder}",
