@@ -10,7 +10,7 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from tupletree.cli.demo import FLAKY, POISON, compare, example_path
+from tupletree.cli.demo import FLAKY, POISON, compare, example_path, typed_name
 
 TEXTS = ["to be", "or not", "to be"]
 
@@ -33,6 +33,19 @@ def test_a_handful_of_lines_is_poison_and_some_more_are_flaky() -> None:
 
 def test_the_demo_runs_the_example_of_the_repository() -> None:
     assert example_path() == Path(__file__).resolve().parents[2] / "examples" / "word_count.py"
+
+
+def test_the_commands_that_it_names_can_be_typed_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
+    assert typed_name() == "tupletree"  # no better name is known
+    script = tmp_path / "bin" / "tupletree"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    assert typed_name() == str(Path("bin", "tupletree"))
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert typed_name() == "tupletree"
 
 
 def test_the_balance_holds_when_exactly_the_poison_is_dead_and_the_rest_is_counted_once() -> None:

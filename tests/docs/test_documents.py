@@ -227,6 +227,18 @@ def test_the_operations_page_names_every_metric_of_a_run() -> None:
     assert there == set(re.findall(r'"(tupletree_\w+)"', code))
 
 
+def test_a_reader_is_told_which_file_a_block_is() -> None:
+    """What a page that is shown hides: the title of a block."""
+    untold: list[str] = []
+    for document in DOCUMENTS:
+        lines = document.read_text(encoding="utf-8").split("\n")
+        for block in blocks_of(document):
+            before = "\n".join(lines[: block.line - 2]).rstrip().rpartition("\n\n")[2]
+            if block.title and f"`{block.title}`" not in before:
+                untold.append(f"{document.name}:{block.line} {block.title}")
+    assert untold == []
+
+
 def test_every_block_is_of_a_language_that_is_run_or_looked_at() -> None:
     told = {name for story in STORIES for name in story}
     for document in DOCUMENTS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -226,15 +227,22 @@ def _print_verdict(console: Console, balance: Balance, lines: int, dead: int) ->
 def _print_next(console: Console, place: Path, ids: Sequence[str]) -> None:
     state_dir = ["--state-dir", str(place / "state")]
     poisoned, flaky = ids
+    name = typed_name()
     commands = [
-        ["tupletree", "dead", "show", poisoned, *state_dir],
-        ["tupletree", "why", flaky, *state_dir],
-        ["tupletree", "run", _shown(example_path()), "--set", "paths=README.md", "--set", "out=counts"],
+        [name, "dead", "show", poisoned, *state_dir],
+        [name, "why", flaky, *state_dir],
+        [name, "run", _shown(example_path()), "--set", "paths=README.md", "--set", "out=counts"],
     ]
     console.print("\n[bold]Next[/bold]\n")
     for command in commands:
         # One line each, however long: users copy them.
         console.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
+
+
+def typed_name() -> str:
+    """What to type for this command: its name, or its path if a shell does not find that, as after `make demo`."""
+    path = Path(sys.executable).with_name("tupletree")
+    return _shown(path) if shutil.which("tupletree") is None and path.exists() else "tupletree"
 
 
 def _shown(path: Path) -> str:
