@@ -43,6 +43,7 @@ class Progress:
 
     Attributes:
         emitted, acked, dead, open: distinct messages.
+        replayed: dead letters that went out again, each time: these messages are in `dead` no longer.
         failed, retried: attempts.
         untracked: messages without an id, and all messages where there are no ackers: they are in none of the numbers
             above.
@@ -84,6 +85,7 @@ class Progress:
     holds: Sequence[Hold] = ()
     late: Mapping[str, int] = field(default_factory=dict)
     work: Mapping[str, WorkDone] = field(default_factory=dict)
+    replayed: int = 0
 
 
 @dataclass(frozen=True)

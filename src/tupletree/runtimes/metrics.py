@@ -1,7 +1,7 @@
 """Prometheus metrics of a run: a collector for any registry, and an HTTP server on the loopback address.
 
 Needs the extra `metrics` (prometheus-client). Numbers are read from the run when they are asked for, and cost
-nothing in between. Totals are over the life of the state directory, as in `Progress`.
+nothing in between. Totals are over the life of the state directory, as in `Progress`; what is a counter never falls.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -35,6 +35,7 @@ STATES = (
     "stopped",
     "failed",
 )
+_BEFORE = {"created", "activated"}
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
 MAX_REQUESTS = 4
@@ -54,6 +55,7 @@ class RunCollector(Collector):
     def __init__(self, handle: RunHandle, topology: str, runtime: str) -> None:
         self._handle = handle
         self._labels = {"topology": topology, "runtime": runtime}
+        self._shown: dict[tuple[str, str], float] = {}  # counter and its label → the most that was shown
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering does not read the run's numbers."""
@@ -62,39 +64,7 @@ class RunCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """See `Collector`."""
         progress = self._handle.progress()
-        messages = self._counter("tupletree_messages", "Distinct messages that ended, by outcome.", "outcome")
-        for outcome, count in (("acked", progress.acked), ("dead", progress.dead)):
-            messages.add_metric([*self._labels.values(), outcome], count)
-        yield messages
-        attempts = self._counter("tupletree_attempts", "Attempts that failed, and that were made again.", "what")
-        for what, count in (("failed", progress.failed), ("retried", progress.retried)):
-            attempts.add_metric([*self._labels.values(), what], count)
-        yield attempts
-        others = self._counter(
-            "tupletree_other_messages", "Messages and failed tuples that are in no other count.", "what"
-        )
-        for what, count in (
-            ("untracked", progress.untracked),
-            ("untracked_failed", progress.untracked_failed),
-            ("joined", progress.joined),
-        ):
-            others.add_metric([*self._labels.values(), what], count)
-        yield others
-        rows = self._counter("tupletree_sink_rows", "Rows published, by sink.", "sink")
-        for sink, count in progress.outputs.items():
-            rows.add_metric([*self._labels.values(), sink], count)
-        yield rows
-        late = self._counter("tupletree_late_tuples", "Tuples that were too late, by window or join.", "component")
-        for component, count in progress.late.items():
-            late.add_metric([*self._labels.values(), component], count)
-        yield late
-        tuples = self._counter("tupletree_bolt_tuples", "Tuples that the calls of a bolt took.", "component")
-        seconds = self._counter("tupletree_bolt_seconds", "How long the calls of a bolt lasted.", "component")
-        for component, done in progress.work.items():
-            tuples.add_metric([*self._labels.values(), component], done.tuples)
-            seconds.add_metric([*self._labels.values(), component], done.seconds)
-        yield tuples
-        yield seconds
+        yield from self._totals(progress)
         yield self._gauge("tupletree_open_messages", "Messages without an outcome.", progress.open)
         yield self._gauge(
             "tupletree_acked_per_second", "Messages acked per second, over the last seconds.", progress.rate_per_s
@@ -123,12 +93,59 @@ class RunCollector(Collector):
             state.add_metric([*self._labels.values(), name], float(name == progress.state))
         yield state
 
+    def _totals(self, progress: Progress) -> Iterator[Metric]:
+        """None before the run knows those of earlier starts: from nothing to them would look like growth."""
+        if progress.state in _BEFORE and not progress.emitted:
+            return
+        died = progress.dead + progress.replayed
+        yield self._counter(
+            "tupletree_messages",
+            "Messages that ended, by outcome. One that was dead and is replayed ends once more.",
+            "outcome",
+            {"acked": progress.acked, "dead": died},
+        )
+        yield self._counter(
+            "tupletree_attempts",
+            "Attempts that failed, and that were made again.",
+            "what",
+            {"failed": progress.failed, "retried": progress.retried},
+        )
+        yield self._counter(
+            "tupletree_other_messages",
+            "Messages and failed tuples that are in no other count.",
+            "what",
+            {
+                "untracked": progress.untracked,
+                "untracked_failed": progress.untracked_failed,
+                "joined": progress.joined,
+            },
+        )
+        yield self._counter("tupletree_sink_rows", "Rows published, by sink.", "sink", progress.outputs)
+        yield self._counter(
+            "tupletree_late_tuples", "Tuples that were too late, by window or join.", "component", progress.late
+        )
+        work = progress.work.items()
+        yield self._counter(
+            "tupletree_bolt_tuples",
+            "Tuples that the calls of a bolt took.",
+            "component",
+            {bolt: done.tuples for bolt, done in work},
+        )
+        yield self._counter(
+            "tupletree_bolt_seconds",
+            "How long the calls of a bolt lasted.",
+            "component",
+            {bolt: done.seconds for bolt, done in work},
+        )
+        yield self._gauge(
+            "tupletree_dead_letters", "Dead letters now: those that were replayed are none any more.", progress.dead
+        )
+
     def _of_outages(self, progress: Progress) -> Iterator[Metric]:
         """See `Progress.outages`."""
-        met = self._counter("tupletree_outages", "Outages met by this process, by component.", "component")
-        for component, count in progress.outage_counts.items():
-            met.add_metric([*self._labels.values(), component], count)
-        yield met
+        yield self._counter(
+            "tupletree_outages", "Outages met by this process, by component.", "component", progress.outage_counts
+        )
         lasting = GaugeMetricFamily(
             "tupletree_outage_seconds",
             "How long a component has waited for something outside that is not available; 0: it does not wait.",
@@ -171,8 +188,17 @@ class RunCollector(Collector):
                 gauge.add_metric([*self._labels.values(), key], value)
             yield gauge
 
-    def _counter(self, name: str, text: str, label: str) -> CounterMetricFamily:
-        return CounterMetricFamily(name, text, labels=[*self._labels, label])
+    def _counter(self, name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
+        """A family of counters, by the value of a label.
+
+        A number that has fallen is shown as it was until it has grown again: a sink refuses rows of an epoch that was
+        counted, or a part of the run is made anew. To Prometheus a counter that falls has begun again from 0.
+        """
+        counter = CounterMetricFamily(name, text, labels=[*self._labels, label])
+        for key, value in values.items():
+            most = self._shown[name, key] = max(value, self._shown.get((name, key), 0.0))
+            counter.add_metric([*self._labels.values(), key], most)
+        return counter
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(name, text, labels=[*self._labels])

@@ -165,6 +165,7 @@ class PendingCounters:
         joined: redeliveries of open messages.
         already_settled: redeliveries of settled messages.
         acked, dead: messages by their final outcome.
+        replayed: dead letters that went out again, each time: they are in `dead` no longer.
         failed: attempts.
         retried: emissions of an attempt after the first.
         put_back: attempts taken back without counting.
@@ -181,6 +182,7 @@ class PendingCounters:
     retried: int = 0
     put_back: int = 0
     late_verdicts: int = 0
+    replayed: int = 0
 
     def add(self, others: PendingCounters) -> None:
         """Add each of these numbers to its own."""

@@ -179,6 +179,7 @@ class LocalRun(RunHandle):
             failed=totals.failed,
             retried=totals.retried,
             dead=totals.dead,
+            replayed=totals.replayed,
             open=open_now,
             rate_per_s=self._rates.rate_per_s(),
             latency_p50_ms=self._rates.latency_ms(0.5),

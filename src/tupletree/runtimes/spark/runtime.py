@@ -128,6 +128,7 @@ class SparkRun(RunHandle):
             failed=counters.failed,
             retried=counters.retried,
             dead=counters.dead,
+            replayed=counters.replayed,
             open=open_now,
             epoch=self._accounts.settled,
             rate_per_s=self._rates.rate_per_s(),

@@ -269,3 +269,4 @@ def _bring_back(pending: Pending, task: int, letter: DeadLetter, value: Any, clo
     if isinstance(back, Retry):
         pending.counters.emitted -= 1
         pending.counters.dead -= 1
+        pending.counters.replayed += 1

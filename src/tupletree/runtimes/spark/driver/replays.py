@@ -72,6 +72,7 @@ class Replays:
             back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
             if isinstance(back, Retry):
                 accounts.totals.dead -= 1
+                accounts.totals.replayed += 1
         accounts.accepted.append(request.id)
 
     def _clear(self, request: Request) -> None:

@@ -135,7 +135,10 @@ class OutputFile(msgspec.Struct, array_like=True):
 
 
 class Counters(msgspec.Struct):
-    """Totals over the life of the state directory. `failed` counts attempts, the others distinct messages."""
+    """Totals over the life of the state directory.
+
+    `failed` counts attempts, `replayed` dead letters that went out again, the others distinct messages.
+    """
 
     emitted: int = 0
     acked: int = 0
@@ -147,6 +150,7 @@ class Counters(msgspec.Struct):
     joined: int = 0
     untracked_failed: int = 0
     rows: dict[str, int] = {}
+    replayed: int = 0
 
 
 class AckedTree(msgspec.Struct, array_like=True):

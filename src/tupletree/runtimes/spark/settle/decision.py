@@ -366,6 +366,7 @@ class _Deciding:
             joined=self._accounts.joined,
             untracked_failed=before.untracked_failed + sum(one.strays for one in stats),
             rows=rows,
+            replayed=before.replayed,
         )
 
 
