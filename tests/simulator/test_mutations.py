@@ -19,7 +19,7 @@ from tupletree.testing import SimulationError, simulate
 from tupletree.tracking.acker import Acker
 from tupletree.tracking.outcomes import Failure
 from tupletree.tracking.pending import Pending
-from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
+from tupletree.tracking.records import Acked, Died, RetryAt, SourceRetry
 
 MOST_SEEDS = 400
 
@@ -165,7 +165,7 @@ def test_a_verdict_on_an_old_attempt_that_is_applied_to_the_new_one_is_caught(
 
     def fail(
         self: Pending, root: int, failure: Failure, now_s: float, wall_s: float
-    ) -> Retry | SourceRetry | Died | None:
+    ) -> RetryAt | SourceRetry | Died | None:
         return real_fail(self, root_of_the_message(self, root, seen), failure, now_s, wall_s)
 
     def ack_many(self: Pending, roots: Sequence[int], now_s: float) -> list[Acked]:

@@ -10,7 +10,7 @@ from tupletree.tasks.spouts.spout_journal import SpoutCut, SpoutJournal
 from tupletree.topology.components import Reject
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending import Pending
-from tupletree.tracking.records import Died, Retry
+from tupletree.tracking.records import Died, RetryAt
 from tupletree.tracking.retry import RetryPolicy
 
 NOW = Now(100.0, 1_700_000_000.0)
@@ -44,7 +44,7 @@ def test_a_cut_has_what_changed_since_the_last_one() -> None:
     assert cut(journal, pending).changed.keys() == {"a", "b"}
     assert cut(journal, pending).is_empty
     retry = pending.fail(a, WRONG, *NOW)
-    assert isinstance(retry, Retry)
+    assert isinstance(retry, RetryAt)
     journal.acked(pending.ack_many([b], NOW.monotonic_s))
     second = cut(journal, pending)
     assert second.changed["b"] is None

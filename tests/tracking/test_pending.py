@@ -23,7 +23,7 @@ from tupletree.tracking.records import (
     Emission,
     Joined,
     Released,
-    Retry,
+    RetryAt,
     SourceRetry,
     Standing,
 )
@@ -126,10 +126,10 @@ def test_rule_9_a_batch_redraws_collisions_too() -> None:
 def test_rule_14_a_failed_attempt_waits_longer_each_time_until_the_message_is_dead() -> None:
     messages = pending()
     root = emit(messages, "m", now_s=10.0, wall_s=1000.0).root
-    assert messages.fail(root, FAILURE, 11.0, 1001.0) == Retry(SPOUT, "m", 2, 12.0, root)
+    assert messages.fail(root, FAILURE, 11.0, 1001.0) == RetryAt(SPOUT, "m", 2, 12.0, root)
     assert messages.due(11.9, 10) == []
     (second,) = messages.due(12.0, 10)
-    assert messages.fail(second.root, FAILURE, 12.0, 1002.0) == Retry(SPOUT, "m", 3, 14.0, second.root)
+    assert messages.fail(second.root, FAILURE, 12.0, 1002.0) == RetryAt(SPOUT, "m", 3, 14.0, second.root)
     (third,) = messages.due(14.0, 10)
     died = messages.fail(third.root, FAILURE, 15.0, 1005.0)
     assert died == Died(SPOUT, "lines", "m", "v", FAILURE, 3, 1000.0, 1005.0, third.root)
@@ -275,12 +275,12 @@ def test_a_dead_letter_comes_back_as_a_fresh_message_that_the_runtime_retries() 
     messages = pending()
     assert isinstance(messages.fail(emit(messages, "m", spout_task=QUEUE).root, PERMANENT, 0.0, 0.0), Died)
     messages.mark_unconfirmed(QUEUE, "m", Outcome.DEAD)
-    assert messages.replay(QUEUE, "m", "corrected", 5.0, 1005.0) == Retry(QUEUE, "m", 1, 5.0, 0)
+    assert messages.replay(QUEUE, "m", "corrected", 5.0, 1005.0) == RetryAt(QUEUE, "m", 1, 5.0, 0)
     assert messages.replay(QUEUE, "m", "twice", 5.0, 1005.0) == Joined(0, QUEUE, "m")
     (emission,) = messages.due(5.0, 10)
     assert (emission.attempt, emission.value) == (1, "corrected")
     assert messages.emit(QUEUE, "m", "source", 5.0, 0.0) == Joined(emission.root, QUEUE, "m")
-    assert isinstance(messages.fail(emission.root, FAILURE, 5.0, 0.0), Retry)
+    assert isinstance(messages.fail(emission.root, FAILURE, 5.0, 0.0), RetryAt)
 
 
 def test_later_attempts_keep_their_number_in_the_order_of_emission_and_a_replayed_dead_letter_gets_a_new_one() -> None:

@@ -12,7 +12,7 @@ from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_decision import Adoption, PendingDecider
 from tupletree.tracking.pending_log import PendingChanges, WaitingRecord
-from tupletree.tracking.records import Emission, Retry
+from tupletree.tracking.records import Emission, RetryAt
 from tupletree.tracking.retry import RetryPolicy, spread_of
 
 SPOUTS: dict[int, Literal["runtime", "source"]] = {1: "runtime", 2: "source"}
@@ -126,7 +126,7 @@ def test_an_attempt_that_goes_on_in_place_stays_in_flight_under_its_root() -> No
     assert isinstance(root, Emission)
     decider = pending.decider(40.0, 1040.0)
     effect = decider.fail(root.root, Failure(kind=FailureKind.ERROR, error="it broke"), in_place=True)
-    assert isinstance(effect, Retry)
+    assert isinstance(effect, RetryAt)
     assert effect.attempt_next == 2
     pending.apply(decider.decision)
     (standing,) = pending.locate("kept")

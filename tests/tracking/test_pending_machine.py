@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_log import PendingChanges
-from tupletree.tracking.records import Acked, AlreadySettled, Died, Emission, Joined, Retry, SourceRetry
+from tupletree.tracking.records import Acked, AlreadySettled, Died, Emission, Joined, RetryAt, SourceRetry
 from tupletree.tracking.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class PendingMachine(RuleBasedStateMachine):
         if key in self.model:
             assert result == Joined(self.model[key].root, spout_task, message_id)
             return
-        assert result == Retry(spout_task, message_id, 1, self.clock_s, 0)
+        assert result == RetryAt(spout_task, message_id, 1, self.clock_s, 0)
         due = (self.now_s, self.next_turn())
         self.model[key] = Message(spout_task, message_id, value, False, self.now_s, "waiting", 0, 0, due)
         self.started += 1
@@ -238,7 +238,7 @@ class PendingMachine(RuleBasedStateMachine):
             assert result == SourceRetry(SOURCE, message.message_id, message.attempt + 1, failure, root)
             message.place = "awaiting"
         else:
-            assert isinstance(result, Retry)
+            assert isinstance(result, RetryAt)
             assert result.due_s == self.clock_s + (1.0, 2.0)[message.attempt - 1]
             message.place, message.due = "waiting", (result.due_s + self.uptime_s, self.next_turn())
 

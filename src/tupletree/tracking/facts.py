@@ -15,7 +15,7 @@ from tupletree.ids import hex_id
 from tupletree.texts import moment_text
 from tupletree.tracking.message_ids import id_text, plain_id
 from tupletree.tracking.outcomes import Failure
-from tupletree.tracking.records import Died, Released, Retry, SourceRetry
+from tupletree.tracking.records import Died, Released, RetryAt, SourceRetry
 
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
@@ -108,7 +108,7 @@ class FactMaker:
         """A message is done."""
         return self._fact(wall_s, "acked", message_id, attempt, root)
 
-    def failed(self, what: Retry | SourceRetry | Died, failure: Failure, now_s: float, wall_s: float) -> Fact:
+    def failed(self, what: RetryAt | SourceRetry | Died, failure: Failure, now_s: float, wall_s: float) -> Fact:
         """An attempt failed, and this comes of it."""
         if isinstance(what, Died):
             return self.died(what)
@@ -120,7 +120,7 @@ class FactMaker:
             attempt=what.attempt_next - 1,
             root=what.root,
             failure=failure,
-            next_s=wall_s + max(0.0, what.due_s - now_s) if isinstance(what, Retry) else None,
+            next_s=wall_s + max(0.0, what.due_s - now_s) if isinstance(what, RetryAt) else None,
             by_source=isinstance(what, SourceRetry),
         )
 

@@ -32,7 +32,7 @@ from tupletree.tracking.records import (
     Joined,
     PendingCounters,
     Released,
-    Retry,
+    RetryAt,
     SourceRetry,
     Standing,
 )
@@ -258,7 +258,7 @@ class Pending:
         """Whether nothing comes after an attempt, by its number, that failed so."""
         return failure.permanent or self._policy.exhausted(attempt, failure.retry)
 
-    def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | SourceRetry | Died | None:
+    def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> RetryAt | SourceRetry | Died | None:
         """The attempt failed: the runtime or the source will try again, or the message is dead.
 
         Returns:
@@ -273,13 +273,13 @@ class Pending:
         self._take_out(message, failure, effect, now_s)
         return effect
 
-    def _take_out(self, message: Message, failure: Failure, effect: Retry | SourceRetry | Died, now_s: float) -> None:
+    def _take_out(self, message: Message, failure: Failure, effect: RetryAt | SourceRetry | Died, now_s: float) -> None:
         """Do what `after_failure` found."""
         del self._in_flight[message.root]
         self.counters.failed += 1
         message.failure = failure
         message.failed_s = now_s
-        if isinstance(effect, Retry):
+        if isinstance(effect, RetryAt):
             self._enqueue(message, effect.due_s)
             return
         task = self._tasks[message.spout_task]
@@ -325,7 +325,9 @@ class Pending:
             died.append(self._store_letter(message, message.failure, wall_s))
         return died
 
-    def replay(self, spout_task: int, message_id: MessageId, value: Any, now_s: float, wall_s: float) -> Retry | Joined:
+    def replay(
+        self, spout_task: int, message_id: MessageId, value: Any, now_s: float, wall_s: float
+    ) -> RetryAt | Joined:
         """Bring a dead letter back as a fresh message: `due` gives it out as attempt 1.
 
         The runtime retries it, whatever the spout's replay mode is: its source released it when it became a dead
@@ -341,7 +343,7 @@ class Pending:
         message = Message(spout_task, key, message_id, value, 0, 0, now_s, wall_s, by_source=False)
         task.messages[key] = message
         self._enqueue(message, now_s)
-        return Retry(spout_task, message_id, 1, now_s, 0)
+        return RetryAt(spout_task, message_id, 1, now_s, 0)
 
     def release(self, spout_task: int | None = None) -> list[Released]:
         """Release every open message, unsettled, so that it can be failed to its source and reported by id."""
@@ -385,7 +387,7 @@ class Pending:
         self.counters.dead += len(decision.given_up)
         for failed in decision.failed:
             message = in_flight[failed.root]
-            if failed.in_place and isinstance(failed.effect, Retry):
+            if failed.in_place and isinstance(failed.effect, RetryAt):
                 self.counters.failed += 1
                 self.counters.retried += 1
                 message.failure, message.failed_s = failed.failure, times.now_s

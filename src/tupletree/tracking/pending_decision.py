@@ -17,7 +17,7 @@ from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.message_table import AWAITING, Message, RetryQueue, SpoutMessages, died_of
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_log import ChangeLog, Encode, PendingChanges
-from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
+from tupletree.tracking.records import Acked, Died, RetryAt, SourceRetry
 from tupletree.tracking.retry import RetryPolicy, spread_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class FailedMessage(NamedTuple):
 
     root: int
     failure: Failure
-    effect: Retry | SourceRetry | Died
+    effect: RetryAt | SourceRetry | Died
     in_place: bool
 
 
@@ -141,7 +141,7 @@ class PendingDecider:
             died.append(died_of(message, task.name, message.failure, self.decision.times.wall_s))
         return died
 
-    def fail(self, root: int, failure: Failure, *, in_place: bool) -> Retry | SourceRetry | Died | None:
+    def fail(self, root: int, failure: Failure, *, in_place: bool) -> RetryAt | SourceRetry | Died | None:
         """What comes of an attempt that failed; None if it is not in flight.
 
         `in_place`: the runtime has tuples of the message to start from. It is not emitted again, by the runtime or by
@@ -153,10 +153,10 @@ class PendingDecider:
         task, times = self._tasks[message.spout_task], self.decision.times
         random = partial(spread_of, root, message.attempt)
         effect = after_failure(message, task, failure, self._policy, random, times, in_place=in_place)
-        self.decision.failed.append(FailedMessage(root, failure, effect, in_place and isinstance(effect, Retry)))
+        self.decision.failed.append(FailedMessage(root, failure, effect, in_place and isinstance(effect, RetryAt)))
         if isinstance(effect, SourceRetry):
             self._waits(message, AWAITING, message.due_s, message.attempt, failure)
-        elif isinstance(effect, Retry) and not in_place:
+        elif isinstance(effect, RetryAt) and not in_place:
             self._waits(message, self._next_ticket(), effect.due_s, message.attempt, failure)
         return effect
 
@@ -208,11 +208,11 @@ def after_failure(
     times: Times,
     *,
     in_place: bool = False,
-) -> Retry | SourceRetry | Died:
+) -> RetryAt | SourceRetry | Died:
     """What comes of a message whose attempt, which is in flight, failed; changes nothing."""
     if failure.permanent or policy.exhausted(message.attempt, failure.retry):
         return died_of(message, task.name, failure, times.wall_s)
     if message.by_source and not in_place:
         return SourceRetry(task.number, message.message_id, message.attempt + 1, failure, message.root)
     due_s = times.now_s + policy.delay_s(message.attempt, random, failure.retry)
-    return Retry(task.number, message.message_id, message.attempt + 1, due_s, message.root)
+    return RetryAt(task.number, message.message_id, message.attempt + 1, due_s, message.root)

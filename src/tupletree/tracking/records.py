@@ -75,7 +75,7 @@ class Acked(msgspec.Struct, frozen=True, gc=False):
     attempt: int
 
 
-class Retry(msgspec.Struct, frozen=True, gc=False):
+class RetryAt(msgspec.Struct, frozen=True, gc=False):
     """The attempt under `root` failed; `due` will give out attempt `attempt_next` from `due_s` (monotonic) on."""
 
     spout_task: int

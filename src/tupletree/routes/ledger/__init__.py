@@ -12,11 +12,11 @@ from tupletree.routes.ledger.values import (
     NewMessage,
     OutboxRow,
     Replayed,
-    Retry,
     RouteCounts,
     SettleEffects,
     StoredDocument,
     ToDeadLetter,
+    ToRetry,
 )
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "NewMessage",
     "OutboxRow",
     "Replayed",
-    "Retry",
     "RouteCounts",
     "SettleEffects",
     "StoredDocument",
     "ToDeadLetter",
+    "ToRetry",
 ]

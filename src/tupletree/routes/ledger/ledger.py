@@ -48,8 +48,8 @@ from tupletree.routes.ledger.values import (
     NewMessage,
     Refusal,
     Replayed,
-    Retry,
     SettleEffects,
+    ToRetry,
 )
 from tupletree.routes.messages import Settlement
 
@@ -515,5 +515,5 @@ class Ledger(Questions):
         raise InternalError("a transaction of the ledger met a message that is there already, again and again")
 
 
-def _failure(retry: Retry) -> Failure:
+def _failure(retry: ToRetry) -> Failure:
     return Failure(handle=retry.standing.handle, delay_s=retry.delay_s, reason=retry.reason, counts=retry.counts)

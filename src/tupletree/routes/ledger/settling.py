@@ -24,9 +24,9 @@ from tupletree.routes.ledger.values import (
     UNROUTED,
     LedgerRules,
     Retries,
-    Retry,
     SettleEffects,
     ToDeadLetter,
+    ToRetry,
 )
 from tupletree.routes.messages import Child, Settlement, Standing
 
@@ -156,7 +156,7 @@ class Settling:
             return
         if standing.attempt <= entry.failures:  # told before
             self.effects.late += 1
-            self.effects.retries.append(Retry(standing, counts=False))
+            self.effects.retries.append(ToRetry(standing, counts=False))
         else:
             self._count_failure(entry, standing, settlement)
 
@@ -172,7 +172,7 @@ class Settling:
             delay_s = max(retries.delay_s(failures), settlement.retry_after_s)
             due_s = self._now_s + delay_s
             self._changes.fail(entry, RETRYING, failures, settlement.reason, error, adapter, due_s)
-            self.effects.retries.append(Retry(standing, delay_s, entry.reason))
+            self.effects.retries.append(ToRetry(standing, delay_s, entry.reason))
 
     def _bring_out(self, entry: MessageEntry, standing: Standing, queue: str | None) -> None:
         """To the dead-letter queue, where it is a message of its own: if a route reads it, the execution goes on."""
@@ -198,7 +198,7 @@ class Settling:
             return
         if entry.state != RETRYING:
             self._changes.mark(entry, PENDING)
-        self.effects.retries.append(Retry(standing, 0.0, storable(reason), counts=False))
+        self.effects.retries.append(ToRetry(standing, 0.0, storable(reason), counts=False))
 
     def _is_over(self, entry: MessageEntry, standing: Standing) -> bool:
         """Whether a message needs no further attempt: it is settled, or was cancelled, which settles it here."""

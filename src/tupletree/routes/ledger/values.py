@@ -117,7 +117,7 @@ class ArrivalAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class ToRetry:
     """To give back to its broker: after `delay_s` seconds, as an attempt that counts or not."""
 
     standing: Standing
@@ -176,7 +176,7 @@ class SettleEffects:
     publish: dict[str, list[Message]] = field(default_factory=dict)
     outbox: list[str] = field(default_factory=list)
     acks: list[Standing] = field(default_factory=list)
-    retries: list[Retry] = field(default_factory=list)
+    retries: list[ToRetry] = field(default_factory=list)
     letters: list[ToDeadLetter] = field(default_factory=list)
     completed: list[Completed] = field(default_factory=list)
     settled: dict[tuple[str, MessageState], int] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from tupletree.topology.model import BoltSpec
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.message_ids import id_from_plain, message_key
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
-from tupletree.tracking.records import Acked, Died, Emission, Released, Retry, SourceRetry
+from tupletree.tracking.records import Acked, Died, Emission, Released, RetryAt, SourceRetry
 
 MAX_NODES = 1_000
 MAX_VALUE_TEXT = 120
@@ -139,7 +139,7 @@ class Recorder:
         for one in acked:
             self._records[one.spout_task, message_key(one.message_id)].report.outcome = Outcome.ACKED
 
-    def failed(self, root: int, what: Retry | SourceRetry | Died) -> None:
+    def failed(self, root: int, what: RetryAt | SourceRetry | Died) -> None:
         """See `Probe`."""
         report = self._records[what.spout_task, message_key(what.message_id)].report
         if isinstance(what, Died):

@@ -25,7 +25,7 @@ from tupletree.testing.virtual.away import AWAY
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.message_ids import message_key
 from tupletree.tracking.outcomes import Failure, Outcome
-from tupletree.tracking.records import Acked, Died, Emission, Released, Retry, SourceRetry
+from tupletree.tracking.records import Acked, Died, Emission, Released, RetryAt, SourceRetry
 
 
 class Violation(Exception):  # noqa: N818 - the simulator makes an error of it, with the events that led here
@@ -156,12 +156,12 @@ class Oracle:
                 raise Violation(f"acked before its rows were written: {attempt}, {unwritten[:3]!r}")
             message.outcome, message.root = Outcome.ACKED, 0
 
-    def failed(self, root: int, what: Retry | SourceRetry | Died) -> None:
+    def failed(self, root: int, what: RetryAt | SourceRetry | Died) -> None:
         """An attempt ends badly."""
         message = self._current(what.spout_task, what.message_id, "failed")
         if message.root != root or what.root != root:
             raise Violation(f"a verdict on root {hex_id(root)} failed {self.attempts[message.root]}")
-        if not isinstance(what, Retry) and AWAY in what.failure.error:
+        if not isinstance(what, RetryAt) and AWAY in what.failure.error:
             raise Violation(f"an outage failed {self.attempts[message.root]}")
         message.root = 0
         if isinstance(what, Died):

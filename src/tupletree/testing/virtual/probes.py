@@ -27,7 +27,7 @@ from tupletree.tracking.records import (
     Emitted,
     Joined,
     Released,
-    Retry,
+    RetryAt,
     SourceRetry,
 )
 from tupletree.tracking.retry import RetryPolicy
@@ -42,7 +42,7 @@ class Probe(Protocol):
     def acked(self, roots: Sequence[int], acked: Sequence[Acked]) -> None:
         """Messages end as acked, of the attempts under these roots."""
 
-    def failed(self, root: int, what: Retry | SourceRetry | Died) -> None:
+    def failed(self, root: int, what: RetryAt | SourceRetry | Died) -> None:
         """An attempt failed."""
 
     def given_up(self, died: Sequence[Died]) -> None:
@@ -110,7 +110,7 @@ class ProbedPending(Pending):
         self.probe.acked(roots, acked)
         return acked
 
-    def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> Retry | SourceRetry | Died | None:
+    def fail(self, root: int, failure: Failure, now_s: float, wall_s: float) -> RetryAt | SourceRetry | Died | None:
         """See `Pending`."""
         what = super().fail(root, failure, now_s, wall_s)
         if what is not None:

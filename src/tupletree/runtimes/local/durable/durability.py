@@ -33,7 +33,7 @@ from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outages import ShownOutage, shown_outages
 from tupletree.tracking.outcomes import DeadLetter
 from tupletree.tracking.pending import Pending
-from tupletree.tracking.records import Retry
+from tupletree.tracking.records import RetryAt
 
 logger = logging.getLogger("tupletree.local")
 
@@ -266,7 +266,7 @@ class Durability:
 def _bring_back(pending: Pending, task: int, letter: DeadLetter, value: Any, clock: Clock, *_: object) -> None:
     """Bring a dead letter back. It is a message that was counted before."""
     back = pending.replay(task, id_from_plain(letter.message_id), value, clock.monotonic(), clock.wall())
-    if isinstance(back, Retry):
+    if isinstance(back, RetryAt):
         pending.counters.emitted -= 1
         pending.counters.dead -= 1
         pending.counters.replayed += 1

@@ -13,7 +13,7 @@ from tupletree.runtimes.spark.format.upgrades import NO_UPGRADES, Upgrades
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.tracking.message_ids import id_from_plain
 from tupletree.tracking.outcomes import DeadLetter
-from tupletree.tracking.records import Retry
+from tupletree.tracking.records import RetryAt
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -70,7 +70,7 @@ class Replays:
         for letter, task, value in self._replayable.of(request).values():
             now_s, wall_s = self._clock.monotonic(), self._clock.wall()
             back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
-            if isinstance(back, Retry):
+            if isinstance(back, RetryAt):
                 accounts.totals.dead -= 1
                 accounts.totals.replayed += 1
         accounts.accepted.append(request.id)

@@ -41,7 +41,7 @@ from tupletree.tracking.message_ids import message_key, plain_id
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.pending_decision import PendingDecider, PendingDecision, Times
 from tupletree.tracking.pending_log import PendingChanges
-from tupletree.tracking.records import Acked, Died, Retry, SourceRetry
+from tupletree.tracking.records import Acked, Died, RetryAt, SourceRetry
 
 BASE_EPOCHS = 64
 BASE_MESSAGES = 500_000
@@ -278,7 +278,7 @@ class _Deciding:
                 named.append(AckedTree(root, acked.spout_task, plain_id(acked.message_id)))
         return named
 
-    def _fail(self, root: int, failure: Failure) -> Retry | None:
+    def _fail(self, root: int, failure: Failure) -> RetryAt | None:
         """Fail an attempt. What is committed of it stays, and its next attempt starts from its kept frames.
 
         Returns:
@@ -287,7 +287,7 @@ class _Deciding:
         tree = self._trees.get(root)
         in_place = tree is not None and tree.is_committed
         effect = self._pending.fail(root, failure, in_place=in_place)
-        if tree is not None and in_place and isinstance(effect, Retry):
+        if tree is not None and in_place and isinstance(effect, RetryAt):
             self._outcomes.retried_in_place += 1
             resumes_s = self._accounts.ran_s(effect.due_s)
             expires_s = math.inf if self._timeout_s is None else resumes_s + self._timeout_s
@@ -298,7 +298,7 @@ class _Deciding:
             self._outcomes.died.append(effect)
         elif isinstance(effect, SourceRetry):
             self._outcomes.source_retries.append(effect)
-        return effect if isinstance(effect, Retry) and not in_place else None
+        return effect if isinstance(effect, RetryAt) and not in_place else None
 
     def _behind(self, order: EpochOrder, turns: Mapping[int, Turn]) -> list[Behind]:
         """Which message each root waits for that is put back for its turn."""
