@@ -36,12 +36,9 @@ REPLAY_HEADER = "tupletree-message"
 """Header of a message that was replayed: its id in the ledger. Brokers know its own id still, and would refuse it."""
 
 _WHERE = st.Statement(
-    sa.select(messages.c.id, messages.c.queue, messages.c.route, messages.c.state).where(
-        st.Among(messages.c.id, "ids")
-    ),
-    "ids",
+    sa.select(messages.c.id, messages.c.queue, messages.c.route, messages.c.state).where(st.Among(messages.c.id, "ids"))
 )
-_DOCUMENT = st.Statement(sa.select(documents.c.number).where(documents.c.hash == st.param("hash_")), "hash_")
+_DOCUMENT = st.Statement(sa.select(documents.c.number).where(documents.c.hash == st.param("hash_")))
 _INSERT_DOCUMENT = st.insert_or_ignore(documents, "hash", "document", "versions")
 
 

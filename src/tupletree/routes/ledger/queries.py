@@ -37,24 +37,20 @@ _e, _m, _o, _c = executions.c, messages.c, outbox_table.c, counts.c
 TELL = st.Statement(
     sa.update(executions)
     .where(_e.id == st.param("id_"), _e.run == st.param("run_"), _e.told == 0, _e.ended_s.is_not(None))
-    .values(told=1),
-    "id_", "run_",
-)  # fmt: skip
-_CANCELLED = st.Statement(sa.select(_e.id).where(st.Among(_e.id, "ids"), _e.state == "cancelled"), "ids")
+    .values(told=1)
+)
+_CANCELLED = st.Statement(sa.select(_e.id).where(st.Among(_e.id, "ids"), _e.state == "cancelled"))
 _NOT_TOLD_ROWS = (
     sa.select(_e.id, _e.pipeline, _e.state, _e.run, _e.total, _e.dead, _e.created_s, _e.ended_s)
     .where(_e.ended_s.is_not(None), sa.text("told = 0"))
     .order_by(_e.number)
     .limit(st.param("limit_"))
 )
-_NOT_TOLD = st.Statement(_NOT_TOLD_ROWS, "limit_")
-_NOT_TOLD_OF = st.Statement(_NOT_TOLD_ROWS.where(_e.pipeline == st.param("pipeline_")), "pipeline_", "limit_")
+_NOT_TOLD = st.Statement(_NOT_TOLD_ROWS)
+_NOT_TOLD_OF = st.Statement(_NOT_TOLD_ROWS.where(_e.pipeline == st.param("pipeline_")))
 _OUTBOX_ROWS = sa.select(_o.id, _o.queue, _o.body, _o.headers, _o.due_s).order_by(_o.seq).limit(st.param("limit_"))
-_OUTBOX = st.Statement(_OUTBOX_ROWS, "limit_")
-_OUTBOX_ONLY = st.Statement(
-    _OUTBOX_ROWS.where(st.Among(_o.queue, "queues"), _o.pipeline == st.param("pipeline_")),
-    "queues", "pipeline_", "limit_",
-)  # fmt: skip
+_OUTBOX = st.Statement(_OUTBOX_ROWS)
+_OUTBOX_ONLY = st.Statement(_OUTBOX_ROWS.where(st.Among(_o.queue, "queues"), _o.pipeline == st.param("pipeline_")))
 
 
 def _message(name: str, body: Any, headers: str, delay_s: float) -> Message:
@@ -67,37 +63,33 @@ _EXECUTION = sa.select(
     _e.id, _e.pipeline, _e.state, _e.paused, _e.open, _e.total, _e.dead, _e.init, _e.run, _e.created_s, _e.ended_s,
     _e.told, _e.reason,
 )  # fmt: skip
-_FIND = st.Statement(_EXECUTION.where(_e.id == st.param("id_")), "id_")
+_FIND = st.Statement(_EXECUTION.where(_e.id == st.param("id_")))
 _FIND_ALL = st.Statement(
     _EXECUTION.where(
         sa.or_(st.param("pipeline_", type_=sa.Text) == "", _e.pipeline == st.param("pipeline_", type_=sa.Text)),
         sa.or_(st.param("state_", type_=sa.Text) == "", _e.state == st.param("state_", type_=sa.Text)),
     )
     .order_by(_e.number.desc())
-    .limit(st.param("limit_")),
-    "pipeline_", "state_", "limit_",
-)  # fmt: skip
+    .limit(st.param("limit_"))
+)
 _DOCUMENT = st.Statement(
     sa.select(documents.c.document, documents.c.versions)
     .join_from(executions, documents, _e.document == documents.c.number)
-    .where(_e.id == st.param("id_")),
-    "id_",
+    .where(_e.id == st.param("id_"))
 )
 _COUNTS = st.Statement(
     sa.select(_c.route, *[sa.func.sum(_c[name]) for name in COUNTED])
     .join_from(executions, counts, _e.number == _c.execution)
     .where(_e.id == st.param("id_"))
     .group_by(_c.route)
-    .order_by(_c.route),
-    "id_",
+    .order_by(_c.route)
 )
 _COUNTS_OF_PIPELINE = st.Statement(
     sa.select(_c.route, *[sa.func.sum(_c[name]) for name in COUNTED])
     .join_from(executions, counts, _e.number == _c.execution)
     .where(_e.pipeline == st.param("pipeline_"))
     .group_by(_c.route)
-    .order_by(_c.route),
-    "pipeline_",
+    .order_by(_c.route)
 )
 
 
@@ -127,37 +119,32 @@ _MESSAGES = st.Statement(
     .join_from(executions, messages, _m.execution == _e.number)
     .where(_e.id == st.param("id_"), _m.merged == 0, *_OF_EXECUTION)
     .order_by(_m.seq)
-    .limit(st.param("limit_")),
-    "id_", "state_", "route_", "after_", "limit_",
-)  # fmt: skip
+    .limit(st.param("limit_"))
+)
 _MERGED = st.Statement(
     sa.select(*_MESSAGE_COLUMNS)
     .join_from(executions, members, members.c.execution == _e.number)
     .join(messages, _m.seq == members.c.message)
     .where(_e.id == st.param("id_"), *_OF_EXECUTION)
     .order_by(_m.seq)
-    .limit(st.param("limit_")),
-    "id_", "state_", "route_", "after_", "limit_",
-)  # fmt: skip
+    .limit(st.param("limit_"))
+)
 _MESSAGE = st.Statement(
-    sa.select(*_MESSAGE_COLUMNS, _m.parent, _m.merged, _m.execution).where(_m.id == st.param("id_")),
-    "id_",
+    sa.select(*_MESSAGE_COLUMNS, _m.parent, _m.merged, _m.execution).where(_m.id == st.param("id_"))
 )
 _MESSAGE_BY_NAME = st.Statement(
     sa.select(*_MESSAGE_COLUMNS, _m.parent, _m.merged, _m.execution)
     .where(_m.name == st.param("name_"), sa.text("name <> ''"))
     .order_by(_m.seq.desc())
-    .limit(1),
-    "name_",
+    .limit(1)
 )
-_IDS = st.Statement(sa.select(_m.id).where(_m.seq == st.param("seq_")), "seq_")
-_EXECUTION_ID = st.Statement(sa.select(_e.id).where(_e.number == st.param("number_")), "number_")
+_IDS = st.Statement(sa.select(_m.id).where(_m.seq == st.param("seq_")))
+_EXECUTION_ID = st.Statement(sa.select(_e.id).where(_e.number == st.param("number_")))
 _EXECUTION_IDS = st.Statement(
     sa.select(_e.id)
     .join_from(members, executions, members.c.execution == _e.number)
     .where(members.c.message == st.param("seq_"))
-    .order_by(_e.number),
-    "seq_",
+    .order_by(_e.number)
 )
 _CHILDREN = st.Statement(
     sa.union_all(
@@ -167,25 +154,21 @@ _CHILDREN = st.Statement(
         .where(edges.c.parent == st.param("seq_")),
     )
     .order_by(sa.text("1"))
-    .limit(st.param("limit_")),
-    "seq_", "limit_",
-)  # fmt: skip
+    .limit(st.param("limit_"))
+)
 _CHILDREN_TOTAL = st.Statement(
     sa.select(
         sa.select(sa.func.count()).where(_m.parent == st.param("seq_"), _m.merged == 0).scalar_subquery()
         + sa.select(sa.func.count()).where(edges.c.parent == st.param("seq_")).scalar_subquery()
-    ),
-    "seq_",
+    )
 )
-_ROWS = st.Statement(sa.select(*_MESSAGE_COLUMNS).where(st.Among(_m.id, "ids")), "ids")
-_UNPUBLISHED_OF = st.Statement(sa.select(_o.id).where(st.Among(_o.id, "ids")), "ids")
-_NOTED = st.Statement(sa.select(meta.c.value).where(meta.c.name == st.param("name_")), "name_")
-_NOTE = st.Statement(
-    sa.update(meta).where(meta.c.name == st.param("name_")).values(value=st.param("value_")), "value_", "name_"
-)
+_ROWS = st.Statement(sa.select(*_MESSAGE_COLUMNS).where(st.Among(_m.id, "ids")))
+_UNPUBLISHED_OF = st.Statement(sa.select(_o.id).where(st.Among(_o.id, "ids")))
+_NOTED = st.Statement(sa.select(meta.c.value).where(meta.c.name == st.param("name_")))
+_NOTE = st.Statement(sa.update(meta).where(meta.c.name == st.param("name_")).values(value=st.param("value_")))
 _NOTE_FIRST = st.insert_or_ignore(meta, "name", "value")
-_UNPUBLISHED = st.Statement(sa.select(_o.seq).where(_o.id == st.param("id_")), "id_")
-_TRACEBACK = st.Statement(sa.select(dead.c.traceback).where(dead.c.message == st.param("seq_")), "seq_")
+_UNPUBLISHED = st.Statement(sa.select(_o.seq).where(_o.id == st.param("id_")))
+_TRACEBACK = st.Statement(sa.select(dead.c.traceback).where(dead.c.message == st.param("seq_")))
 
 
 def _row(row: tuple[Any, ...]) -> MessageRow:

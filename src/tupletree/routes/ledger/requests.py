@@ -40,43 +40,35 @@ _GOES_ON = _e.ended_s.is_(None)
 CANCEL = st.Statement(
     sa.update(executions)
     .where(_e.id == st.param("id_"), _GOES_ON, _e.state != "cancelled")
-    .values(state="cancelled", reason=st.param("reason_")),
-    "reason_",
-    "id_",
+    .values(state="cancelled", reason=st.param("reason_"))
 )
 PAUSE = st.Statement(
     sa.update(executions)
     .where(_e.id == st.param("id_"), _GOES_ON, _e.paused != st.param("paused_"))
-    .values(paused=st.param("paused_")),
-    "paused_",
-    "id_",
+    .values(paused=st.param("paused_"))
 )
 INTERRUPT = st.Statement(
-    sa.update(executions).where(_e.id == st.param("id_"), _GOES_ON, _e.state == "running").values(state="interrupted"),
-    "id_",
+    sa.update(executions).where(_e.id == st.param("id_"), _GOES_ON, _e.state == "running").values(state="interrupted")
 )
 GO_ON = st.Statement(
     sa.update(executions)
     .where(_e.pipeline == st.param("pipeline_"), _GOES_ON, _e.state == "interrupted")
-    .values(state="running"),
-    "pipeline_",
+    .values(state="running")
 )
-_NUMBER = st.Statement(sa.select(_e.number).where(_e.id == st.param("id_")), "id_")
+_NUMBER = st.Statement(sa.select(_e.number).where(_e.id == st.param("id_")))
 _OPEN = st.Statement(
     sa.select(_m.seq, _m.id)
     .where(_m.execution == st.param("number_"), _m.merged == 0, _m.state < DONE, _m.seq > st.param("after_"))
     .order_by(_m.seq)
-    .limit(CHUNK),
-    "number_", "after_",
-)  # fmt: skip
+    .limit(CHUNK)
+)
 _OPEN_MERGED = st.Statement(
     sa.select(_m.seq, _m.id)
     .join_from(members, messages, _m.seq == members.c.message)
     .where(members.c.execution == st.param("number_"), _m.state < DONE, _m.seq > st.param("after_"))
     .order_by(_m.seq)
-    .limit(CHUNK),
-    "number_", "after_",
-)  # fmt: skip
+    .limit(CHUNK)
+)
 
 
 def cancel_open(session: Session, execution: str, merged: bool, after: int, now_s: float) -> tuple[int, Changes]:
@@ -146,10 +138,8 @@ def end_lost(session: Session, losses: Sequence[Loss], now_s: float) -> tuple[li
 
 # Replay.
 
-_DEAD = st.Statement(
-    sa.select(dead.c.message, dead.c.body, dead.c.headers).where(st.Among(dead.c.message, "seqs")), "seqs"
-)
-_FORGET_DEAD = st.Statement(sa.delete(dead).where(dead.c.message == st.param("seq_")), "seq_")
+_DEAD = st.Statement(sa.select(dead.c.message, dead.c.body, dead.c.headers).where(st.Among(dead.c.message, "seqs")))
+_FORGET_DEAD = st.Statement(sa.delete(dead).where(dead.c.message == st.param("seq_")))
 
 
 @dataclass
@@ -249,29 +239,25 @@ def _letters(session: Session, changes: Changes) -> list[tuple[MessageEntry, byt
 # Retention.
 
 _EXPIRED = st.Statement(
-    sa.select(_e.number).where(_e.ended_s < st.param("before_")).order_by(_e.number).limit(st.param("limit_")),
-    "before_", "limit_",
-)  # fmt: skip
-_SEQS = st.Statement(sa.select(_m.seq, _m.merged).where(_m.execution == st.param("number_")).limit(CHUNK), "number_")
+    sa.select(_e.number).where(_e.ended_s < st.param("before_")).order_by(_e.number).limit(st.param("limit_"))
+)
+_SEQS = st.Statement(sa.select(_m.seq, _m.merged).where(_m.execution == st.param("number_")).limit(CHUNK))
 _OTHER = st.Statement(
     sa.select(members.c.message, sa.func.min(members.c.execution))
     .where(st.Among(members.c.message, "seqs"), members.c.execution != st.param("number_"))
-    .group_by(members.c.message),
-    "seqs", "number_",
-)  # fmt: skip
-_MOVE = st.Statement(
-    sa.update(messages).where(_m.seq == st.param("seq_")).values(execution=st.param("number_")), "number_", "seq_"
+    .group_by(members.c.message)
 )
-_LEAVE = st.Statement(sa.delete(members).where(members.c.execution == st.param("number_")), "number_")
+_MOVE = st.Statement(sa.update(messages).where(_m.seq == st.param("seq_")).values(execution=st.param("number_")))
+_LEAVE = st.Statement(sa.delete(members).where(members.c.execution == st.param("number_")))
 _ORPHANS = st.Statement(sa.delete(documents).where(~sa.exists().where(executions.c.document == documents.c.number)))
 
 
 def _delete(table: sa.Table, column: str) -> st.Statement:
-    return st.Statement(sa.delete(table).where(st.Among(table.c[column], "seqs")), "seqs")
+    return st.Statement(sa.delete(table).where(st.Among(table.c[column], "seqs")))
 
 
 _OF_MESSAGES = (
-    st.Statement(sa.update(messages).where(st.Among(_m.parent, "seqs")).values(parent=None), "seqs"),
+    st.Statement(sa.update(messages).where(st.Among(_m.parent, "seqs")).values(parent=None)),
     _delete(dead, "message"),
     _delete(members, "message"),
     _delete(edges, "child"),
@@ -280,8 +266,8 @@ _OF_MESSAGES = (
 )
 _OF_EXECUTION = (
     _LEAVE,
-    st.Statement(sa.delete(counts).where(counts.c.execution == st.param("number_")), "number_"),
-    st.Statement(sa.delete(executions).where(_e.number == st.param("number_")), "number_"),
+    st.Statement(sa.delete(counts).where(counts.c.execution == st.param("number_"))),
+    st.Statement(sa.delete(executions).where(_e.number == st.param("number_"))),
 )
 
 

@@ -62,7 +62,7 @@ class Statement:
 
     Args:
         built: it; or what builds it of a dialect's `insert`.
-        names: of its parameters, in the order of the tuples; fastest where it is that of the text.
+        names: of its parameters, in the order of the tuples; by default that of its text, which is fastest.
     """
 
     def __init__(self, built: sa.Executable | Callable[[Callable[[sa.Table], Insert]], sa.Executable], *names: str):
@@ -84,11 +84,12 @@ class Statement:
 
     def _arrange(self, compiled: SQLCompiler) -> Arrange | None:
         order = tuple(compiled.positiontup or ())
-        if order == self._names:
+        given = self._names or tuple(dict.fromkeys(name for name in order if compiled.binds[name].required))
+        if order == given:
             return None
-        literals = [name for name in compiled.params if name not in self._names]
+        literals = [name for name in compiled.params if name not in given]
         fixed = tuple(compiled.params[name] for name in literals)
-        names = (*self._names, *literals)
+        names = (*given, *literals)
         places = [names.index(name) for name in order]
         if not places:
             return lambda _: ()
@@ -120,10 +121,7 @@ _ENTRY = (
     _m.seq, _m.id, _m.execution, _m.merged, _m.parent, _m.route, _m.queue, _m.state, _m.failures, _m.lost, _m.reason,
     _m.replays, _m.name,
 )  # fmt: skip
-LOCK_MESSAGES = Statement(
-    sa.select(*_ENTRY).where(Among(_m.id, "ids")).order_by(_m.seq + 0).with_for_update(),
-    "ids",
-)
+LOCK_MESSAGES = Statement(sa.select(*_ENTRY).where(Among(_m.id, "ids")).order_by(_m.seq + 0).with_for_update())
 """`+ 0`, as SQLite would read the whole table in its order else. Ordered, so that two processes that lock
 the same rows do not wait for each other."""
 
@@ -132,24 +130,22 @@ _EXECUTION = (
     _e.on_complete, _e.created_s, _e.ended_s,
 )  # fmt: skip
 LOCK_EXECUTIONS = Statement(
-    sa.select(*_EXECUTION).where(Among(_e.number, "numbers")).order_by(_e.number + 0).with_for_update(), "numbers"
+    sa.select(*_EXECUTION).where(Among(_e.number, "numbers")).order_by(_e.number + 0).with_for_update()
 )
-EXECUTION_NUMBERS = Statement(sa.select(_e.id, _e.number).where(Among(_e.id, "ids")), "ids")
-MESSAGE_NUMBERS = Statement(sa.select(_m.id, _m.seq).where(Among(_m.id, "ids")), "ids")
+EXECUTION_NUMBERS = Statement(sa.select(_e.id, _e.number).where(Among(_e.id, "ids")))
+MESSAGE_NUMBERS = Statement(sa.select(_m.id, _m.seq).where(Among(_m.id, "ids")))
 MEMBERS = Statement(
     sa.select(members.c.message, members.c.execution)
     .where(Among(members.c.message, "seqs"))
-    .order_by(members.c.message, members.c.execution),
-    "seqs",
+    .order_by(members.c.message, members.c.execution)
 )
 PARENTS = Statement(
     sa.select(edges.c.child, _m.id)
     .join_from(edges, messages, _m.seq == edges.c.parent)
     .where(Among(edges.c.child, "seqs"))
-    .order_by(edges.c.child, edges.c.parent),
-    "seqs",
+    .order_by(edges.c.child, edges.c.parent)
 )
-IDS = Statement(sa.select(_m.seq, _m.id).where(Among(_m.seq, "seqs")), "seqs")
+IDS = Statement(sa.select(_m.seq, _m.id).where(Among(_m.seq, "seqs")))
 
 INSERT_MESSAGE = insert_or_ignore(
     messages,
@@ -162,68 +158,34 @@ INSERT_MEMBER = insert_or_ignore(members, "message", "execution")
 INSERT_EDGE = insert_or_ignore(edges, "child", "parent")
 INSERT_OUTBOX = insert_or_ignore(outbox, "id", "queue", "body", "headers", "due_s", "pipeline")
 INSERT_DEAD = insert_or_ignore(dead, "message", "body", "headers", "traceback")
-COUNT = Statement(_count, "execution_", "route_", *(f"{name}_" for name in COUNTED))
+COUNT = Statement(_count)
 
-CLOSE = Statement(
-    sa.update(messages)
-    .where(Among(_m.seq, "seqs"))
-    .values(state=param("state_"), reason=param("reason_"), adapter=param("adapter_"), changed_s=param("now_")),
-    "state_", "reason_", "adapter_", "now_", "seqs",
-)  # fmt: skip
-FAIL = Statement(
-    sa.update(messages)
-    .where(_m.seq == param("seq_"))
-    .values(
-        state=param("state_"),
-        failures=param("failures_"),
-        reason=param("reason_"),
-        error=param("error_"),
-        adapter=param("adapter_"),
-        changed_s=param("now_"),
-        due_s=param("due_"),
-    ),
-    "state_", "failures_", "reason_", "error_", "adapter_", "now_", "due_", "seq_",
-)  # fmt: skip
-MARK = Statement(
-    sa.update(messages)
-    .where(Among(_m.seq, "seqs"))
-    .values(state=param("state_"), lost=param("lost_"), changed_s=param("now_")),
-    "state_", "lost_", "now_", "seqs",
-)  # fmt: skip
+
+def _set(update: sa.Update, *columns: str, **constants: Any) -> sa.Update:
+    """Set columns to parameters, in this order, and others to constants."""
+    parameters: list[tuple[str, Any]] = [(name, param(f"{name}_")) for name in columns]
+    return update.ordered_values(*parameters, *constants.items())
+
+
+_OF_MESSAGES = sa.update(messages).where(Among(_m.seq, "seqs"))
+_OF_MESSAGE = sa.update(messages).where(_m.seq == param("seq_"))
+
+CLOSE = Statement(_set(_OF_MESSAGES, "state", "reason", "adapter", "changed_s"))
+FAIL = Statement(_set(_OF_MESSAGE, "state", "failures", "reason", "error", "adapter", "changed_s", "due_s"))
+MARK = Statement(_set(_OF_MESSAGES, "state", "lost", "changed_s"))
+REOPEN = Statement(_set(_OF_MESSAGE, "replays", "name", "changed_s", state=PENDING, failures=0, lost=0, due_s=0.0))
 UPDATE_EXECUTION = Statement(
-    sa.update(executions)
-    .where(_e.number == param("number_"), _e.open == param("was_"), _e.ended_s.is_(None))
-    .values(
-        state=param("state_"),
-        open=param("open_"),
-        total=param("total_"),
-        dead=param("dead_"),
-        init_dead=param("init_dead_"),
-        ended_s=param("ended_"),
-    ),
-    "state_", "open_", "total_", "dead_", "init_dead_", "ended_", "number_", "was_",
-)  # fmt: skip
+    _set(
+        sa.update(executions).where(_e.number == param("number_"), _e.open == param("was_"), _e.ended_s.is_(None)),
+        *("state", "open", "total", "dead", "init_dead", "ended_s"),
+    )
+)
 """The compare-and-set: it changes nothing if another transaction changed the count, or completed the execution."""
 
-PUBLISHED = Statement(sa.delete(outbox).where(Among(outbox.c.id, "ids")), "ids")
+PUBLISHED = Statement(sa.delete(outbox).where(Among(outbox.c.id, "ids")))
 
-REOPEN = Statement(
-    sa.update(messages)
-    .where(_m.seq == param("seq_"))
-    .values(
-        state=PENDING,
-        failures=0,
-        lost=0,
-        replays=param("replays_"),
-        name=param("name_"),
-        changed_s=param("now_"),
-        due_s=0.0,
-    ),
-    "replays_", "name_", "now_", "seq_",
-)  # fmt: skip
 REOPEN_EXECUTION = Statement(
     sa.update(executions)
     .where(_e.number == param("number_"), _e.ended_s.is_not(None))
-    .values(state=param("state_"), ended_s=None, told=0, run=_e.run + 1),
-    "state_", "number_",
-)  # fmt: skip
+    .values(state=param("state_"), ended_s=None, told=0, run=_e.run + 1)
+)
