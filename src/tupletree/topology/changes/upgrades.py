@@ -189,62 +189,44 @@ class _Planning:
     def _renames(self, stored: Fingerprint) -> dict[str, str]:
         found: dict[str, str] = {}
         for old, new in self._words.renames.items():
-            if old not in stored:
-                if self._past.get(old) != new:
-                    self._fault(
-                        "there is no such component to rename",
-                        f"--rename {old}={new}",
-                        old,
-                        one_of(stored),
-                        did_you_mean(old, stored),
-                    )
-            elif new not in self._current:
-                self._fault(
-                    "the topology has no component of the new name",
-                    f"--rename {old}={new}",
-                    new,
-                    one_of(self._current),
-                    did_you_mean(new, self._current),
-                )
-            elif new in stored:
-                self._fault(
-                    "something is stored under the new name",
-                    f"--rename {old}={new}",
-                    new,
-                    "a name that is new",
-                    "give the component a name that no component of this run has had",
-                )
-            elif self._past.get(new, old) != old:
-                now = self._past[new]
-                self._fault(
-                    "the new name belonged to another component of this run",
-                    f"--rename {old}={new}",
-                    f"what was {new!r} is {now!r} now" if now else f"what was {new!r} is dropped",
-                    "a name that no other component of this run has had",
-                    "give the component another name, or start with a fresh --state-dir",
-                )
-            elif old in self._current:
-                self._fault(
-                    "the topology has a component of the old name, too",
-                    f"--rename {old}={new}",
-                    old,
-                    "a name that is gone",
-                    "name the component that is gone, or leave the word out",
-                )
-            elif new in found.values():
-                self._fault("two components are renamed to one", f"--rename {old}={new}", new, "a new name each", "")
-            elif stored[old]["kind"] != self._current[new]["kind"]:
-                kinds = stored[old]["kind"], self._current[new]["kind"]
-                self._fault(
-                    "a component of another kind has the new name",
-                    f"--rename {old}={new}",
-                    f"a {kinds[1]}",
-                    f"a {kinds[0]}",
-                    "",
-                )
-            else:
+            if old not in stored and self._past.get(old) == new:
+                continue  # an earlier start has carried it out
+            fault = self._rename_fault(stored, old, new, new in found.values())
+            if fault is None:
                 found[old] = new
+            else:
+                what, *rest = fault
+                self._found.faults.append(Finding(what, f"--rename {old}={new}", *rest))
         return found
+
+    def _rename_fault(
+        self, stored: Fingerprint, old: str, new: str, is_taken: bool
+    ) -> tuple[str, str, str, str] | None:
+        """What is wrong with a rename: what, got, expected, next step."""
+        if old not in stored:
+            what = "there is no such component to rename"
+            return what, old, one_of(stored), did_you_mean(old, stored)
+        if new not in self._current:
+            what = "the topology has no component of the new name"
+            return what, new, one_of(self._current), did_you_mean(new, self._current)
+        if new in stored:
+            what = "something is stored under the new name"
+            step = "give the component a name that no component of this run has had"
+            return what, new, "a name that is new", step
+        if self._past.get(new, old) != old:
+            what, now = "the new name belonged to another component of this run", self._past[new]
+            got = f"what was {new!r} is {now!r} now" if now else f"what was {new!r} is dropped"
+            step = "give the component another name, or start with a fresh --state-dir"
+            return what, got, "a name that no other component of this run has had", step
+        if old in self._current:
+            what = "the topology has a component of the old name, too"
+            return what, old, "a name that is gone", "name the component that is gone, or leave the word out"
+        if is_taken:
+            return "two components are renamed to one", new, "a new name each", ""
+        was, now = stored[old]["kind"], self._current[new]["kind"]
+        if was != now:
+            return "a component of another kind has the new name", f"a {now}", f"a {was}", ""
+        return None
 
     def _has_word(self, *words: str) -> bool:
         found = [word for word in words if word in self._words.drops]
@@ -337,14 +319,8 @@ class _Planning:
         if self._current[one.component]["kind"] != "spout":
             self._step(one.component, "accepted", one.text)
             return
-        self._step(one.component, "refused", one.text)
-        self._fault(
-            one.text,
-            one.component,
-            f"stored: {self._at(one.component)}",
-            "the parallelism of before",
-            "each task of a spout has its own position: go back to that parallelism",
-        )
+        step = "each task of a spout has its own position: go back to that parallelism"
+        self._refuse(one.component, one.text, str(self._at(one.component)), "the parallelism of before", step)
 
     def _decide_stream(self, one: Difference) -> None:
         at = self._at(one.component)
@@ -352,11 +328,10 @@ class _Planning:
         word = f"{one.component}.{one.what}" if one.what else f"{one.component}.{one.name}"
         if one.kind == "removed":
             if tuples and not self._has_word(word, one.component):
-                self._step(one.component, "refused", one.text)
-                self._fault(
-                    one.text,
+                self._refuse(
                     one.component,
-                    f"stored: {tuples:,} tuples and messages with it",
+                    one.text,
+                    f"{tuples:,} tuples and messages with it",
                     "nothing that has it, or a word",
                     f"end them with `tupletree drain` and change it then, or lose it: --drop {word}",
                 )
@@ -364,11 +339,10 @@ class _Planning:
             self._used.add(word)
             self._step(one.component, "dropped" if tuples else "accepted", one.text)
         elif tuples:
-            self._step(one.component, "refused", one.text)
-            self._fault(
-                one.text,
+            self._refuse(
                 one.component,
-                f"stored: {tuples:,} tuples and messages of the old class",
+                one.text,
+                f"{tuples:,} tuples and messages of the old class",
                 "nothing of it, or a class that old rows can be read with",
                 "start the old topology, end what is open with `tupletree drain`, and change it then",
             )
@@ -412,14 +386,8 @@ class _Planning:
             if self._has_word(word, name):
                 self._step(name, "dropped", one.text)
             else:
-                self._step(name, "refused", one.text)
-                self._fault(
-                    one.text,
-                    name,
-                    f"stored: {at}",
-                    "the field, or a word",
-                    f"put it back, or lose what it has: --drop {word}",
-                )
+                step = f"put it back, or lose what it has: --drop {word}"
+                self._refuse(name, one.text, str(at), "the field, or a word", step)
         else:
             self._need_drop(name, one.text, "stored values cannot be read with it")
 
@@ -441,13 +409,12 @@ class _Planning:
         if self._has_word(name):
             self._drop(name, change)
             return
-        self._step(name, "refused", change)
         ways = ["end what is open with `tupletree drain` before the change"] * drains + [less] * bool(less)
         others = "".join(f", or {way}" for way in ways)
-        self._fault(
-            change,
+        self._refuse(
             name,
-            f"stored: {self._at(name)}; {reason}",
+            change,
+            f"{self._at(name)}; {reason}",
             "what it was, or a word",
             f"go back to how it was{others}, or drop {'all that' if less else 'what'} is stored: --drop {name}",
         )
@@ -458,6 +425,10 @@ class _Planning:
 
     def _step(self, name: str, decision: Decision, change: str) -> None:
         self._found.steps.append(Step(name, decision, change, str(self._at(name))))
+
+    def _refuse(self, name: str, change: str, stored: str, expected: str, next_step: str) -> None:
+        self._step(name, "refused", change)
+        self._fault(change, name, f"stored: {stored}", expected, next_step)
 
     def _fault(self, what: str, where: str, got: str, expected: str, next_step: str) -> None:
         self._found.faults.append(Finding(what, where, got, expected, next_step))
