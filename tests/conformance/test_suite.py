@@ -34,16 +34,16 @@ class Tampered(VirtualRuntime):
 
 def lose_rows(topology: Topology, ended: Ended) -> Ended:
     for draft in topology.drafts:
-        if draft.kind == "sink":
-            for file in draft.body.directory.glob("*.jsonl"):
+        if draft.spec.kind == "sink":
+            for file in draft.spec.body.directory.glob("*.jsonl"):
                 file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[1:]))
     return ended
 
 
 def ack_twice(topology: Topology, ended: Ended) -> Ended:
     for draft in topology.drafts:
-        if draft.kind == "spout":
-            acked = heard(draft.body.key).acked
+        if draft.spec.kind == "spout":
+            acked = heard(draft.spec.body.key).acked
             acked[next(iter(acked))] += 1
     return ended
 

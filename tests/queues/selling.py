@@ -56,7 +56,7 @@ PROGRESS_S = 180.0
 def topology(queue: str, table: str, folder: Path, read_on: ReadOn = "driver") -> Topology:
     """The example, with each sale in the folder, and in a table without a key, as often as it is published."""
     t = queue_pipeline.topology(queue, table, lease_s=LEASE_S, read_on=read_on)
-    [sales] = [BoltHandle(draft) for draft in t.drafts if draft.name == "price"]
+    [sales] = [BoltHandle(draft) for draft in t.drafts if draft.spec.name == "price"]
     t.sink("sold", jsonl(folder, message_type=Sale)).shuffle(sales)
     t.sink("each_time", sql(table, "each_time", message_type=Sale)).shuffle(sales)
     return t

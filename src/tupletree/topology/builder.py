@@ -6,10 +6,9 @@ graph: `check` does.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeAlias
 
 from tupletree.errors import Finding, TopologyError
@@ -36,29 +35,26 @@ from tupletree.topology.streams import Schema
 
 @dataclass(eq=False)
 class _Draft:
-    """One component as declared so far."""
+    """One component as declared so far; `spec` has neither its streams nor its inputs yet."""
 
     topology: Topology
-    name: str
-    kind: Literal["spout", "bolt", "sink"]
-    body: Any
-    parallelism: int | None
-    executors: int | None
-    where: str
-    replay: Literal["runtime", "source"] = "runtime"
-    resources: Mapping[str, Any] = field(default_factory=dict)
+    spec: ComponentSpec
     outputs: tuple[Schema, ...] = ()
     streams: dict[str, StreamSpec] = field(default_factory=dict)  # those that the user addressed
     inputs: list[tuple[Any, Grouping]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    retry: Retry | None = None
-    max_rate: float | None = None
     unconsumed: bool = False  # its outputs need not be read
-    pending: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.spec.kind} {self.spec.name!r}"
 
     @property
     def place(self) -> str:
-        return f"{self.kind} {self.name!r} ({self.where})"
+        return f"{self} ({self.spec.where})"
+
+    def fault(self, what: str, got: str = "", expected: str = "", next_step: str = "") -> None:
+        """Note that something is wrong with it."""
+        self.findings.append(Finding(what, self.place, got, expected, next_step))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +72,7 @@ class _Producer:
         self.draft = draft
 
     def __repr__(self) -> str:
-        return f"<{self.draft.kind} {self.draft.name!r}>"
+        return f"<{self.draft}>"
 
     def stream(self, message_class: type, name: str | None = None, *, unconsumed: bool = False) -> StreamReference:
         """Address one stream of several.
@@ -93,7 +89,7 @@ class _Producer:
             names = [schema.cls.__name__ for schema in draft.outputs]
             draft.findings.append(
                 Finding.unknown(
-                    f"{draft.kind} {draft.name!r} emits no {hints.text_of(message_class)}",
+                    f"{draft} emits no {hints.text_of(message_class)}",
                     hints.caller_place(),
                     getattr(message_class, "__name__", ""),
                     names,
@@ -102,18 +98,15 @@ class _Producer:
             )
         before = draft.streams.get(chosen)
         if before is not None and before.schema.cls is not message_class:
-            draft.findings.append(
-                Finding(
-                    f"the stream name {chosen!r} serves two classes",
-                    draft.place,
-                    got=f"{hints.text_of(before.schema.cls)} and {hints.text_of(message_class)}",
-                    next_step="give one of them another name",
-                )
+            draft.fault(
+                f"the stream name {chosen!r} serves two classes",
+                got=f"{hints.text_of(before.schema.cls)} and {hints.text_of(message_class)}",
+                next_step="give one of them another name",
             )
         # A class that is not emitted gets a stream all the same, so that what follows is judged once, not again.
         schema = known or Schema(message_class, {})
         unconsumed = unconsumed or (before is not None and before.unconsumed)
-        draft.streams[chosen] = StreamSpec(draft.name, chosen, schema, unconsumed)
+        draft.streams[chosen] = StreamSpec(draft.spec.name, chosen, schema, unconsumed)
         return StreamReference(draft, chosen)
 
 
@@ -184,7 +177,7 @@ class SinkHandle(_Consumer):
     """A declared sink: takes groupings."""
 
     def __repr__(self) -> str:
-        return f"<sink {self.draft.name!r}>"
+        return f"<{self.draft}>"
 
 
 Source: TypeAlias = SpoutHandle | BoltHandle | StreamReference
@@ -208,7 +201,7 @@ class Topology:
         self.drafts: list[_Draft] = []
 
     def __repr__(self) -> str:
-        return f"<topology {self.name!r}: {', '.join(draft.name for draft in self.drafts) or 'empty'}>"
+        return f"<topology {self.name!r}: {', '.join(draft.spec.name for draft in self.drafts) or 'empty'}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         """Draw the topology as far as it is written: Jupyter asks for this."""
@@ -241,34 +234,37 @@ class Topology:
             replay: who retries a failed attempt: the runtime, or the source itself on `fail`.
             pending: messages that each task may have open, whatever `max_spout_pending` says; None: as the options say.
         """
-        draft = self._declare(name, "spout", spout, parallelism, executors)
-        draft.replay, draft.pending = replay, pending
+        draft = self._declare(
+            ComponentSpec(name, "spout", spout, parallelism, executors=executors, replay=replay, pending=pending)
+        )
         draft.findings += pending_faults(pending, draft.place)
         base: type = AsyncSpout if isinstance(spout, AsyncSpout) else Spout
         if not self._is_object(draft, base):
             return SpoutHandle(draft)
         if type(spout).next in {Spout.next, AsyncSpout.next}:
-            draft.findings.append(Finding("the spout has no `next`", draft.place, next_step="write `def next(self)`"))
+            draft.fault("the spout has no `next`", next_step="write `def next(self)`")
         elif inspect.iscoroutinefunction(type(spout).next) is not (base is AsyncSpout):
             fault = "`next` of a Spout is plain" if base is Spout else "`next` of an AsyncSpout is async"
             step = "derive from AsyncSpout" if base is Spout else "write `async def next`, or derive from Spout"
-            draft.findings.append(Finding(fault, draft.place, got=hints.text_of(type(spout)), next_step=step))
+            draft.fault(fault, got=hints.text_of(type(spout)), next_step=step)
         if isinstance(spout, SplitSpout):
             draft.findings += split_faults(spout, replay, draft.place)
         declared = hints.declared_class(spout, base)
         if declared is None or declared is Any:
-            draft.findings.append(
-                Finding(
-                    "the class of its messages is not known",
-                    draft.place,
-                    got=hints.text_of(type(spout)),
-                    next_step="derive from Spout[YourClass], or set `message_type` on the object",
-                )
+            draft.fault(
+                "the class of its messages is not known",
+                got=hints.text_of(type(spout)),
+                next_step="derive from Spout[YourClass], or set `message_type` on the object",
             )
         else:
             draft.outputs = schemas_of(hints.members(declared), draft.place, hints.caller_names(), draft.findings)
             if len(draft.outputs) > 1:
-                draft.findings.append(_several_classes(draft))
+                draft.fault(
+                    "a spout has one stream, so one class of messages",
+                    got=" | ".join(schema.cls.__name__ for schema in draft.outputs),
+                    expected="Spout[YourClass]",
+                    next_step="write a spout for each class, or give one class and let a bolt yield several from it",
+                )
         return SpoutHandle(draft)
 
     def bolt(
@@ -297,16 +293,19 @@ class Topology:
             retry: how messages are tried again that failed in this bolt; None: as the options say.
             max_rate: calls per second at most, of all its tasks together; each gets an equal share. None: no limit.
         """
-        draft = self._declare(name, "bolt", bolt, parallelism, executors)
-        draft.retry, draft.max_rate = retry, max_rate
+        given = dict(resources or {})
+        draft = self._declare(
+            ComponentSpec(
+                name, "bolt", bolt, parallelism, executors=executors, resources=given, retry=retry, max_rate=max_rate
+            )
+        )
         draft.findings += policy_faults(retry, draft.place)
-        draft.resources = dict(resources or {})
         described = self._describe(draft, bolt)
         if described is not None:
-            draft.body, draft.outputs = described.spec, described.outputs
+            draft.spec, draft.outputs = replace(draft.spec, body=described.spec), described.outputs
             draft.findings += rate_faults(max_rate, described.spec.style, draft.place)
             draft.findings += [
-                dataclasses.replace(finding, where=f"bolt {name!r}: {finding.where}") for finding in described.findings
+                replace(finding, where=f"bolt {name!r}: {finding.where}") for finding in described.findings
             ]
         handle = BoltHandle(draft)
         draft.unconsumed = unconsumed is True
@@ -334,8 +333,7 @@ class Topology:
             retry: what follows when the sink raises; None: as the options say. Locally the messages of the batch are
                 tried again; on Spark their rows are there already, and the call is made again, attempts times.
         """
-        draft = self._declare(name, "sink", sink, parallelism, executors)
-        draft.retry = retry
+        draft = self._declare(ComponentSpec(name, "sink", sink, parallelism, executors=executors, retry=retry))
         draft.findings += policy_faults(retry, draft.place)
         self._is_object(draft, Sink)
         return SinkHandle(draft)
@@ -372,31 +370,21 @@ class Topology:
         named = {component.name: component for component in components}
         return TopologySpec(self.name, named, dict(self._options), letters)
 
-    def _declare(
-        self,
-        name: str,
-        kind: Literal["spout", "bolt", "sink"],
-        body: Any,
-        parallelism: int | None,
-        executors: int | None,
-    ) -> _Draft:
-        draft = _Draft(self, name, kind, body, parallelism, executors, hints.caller_place())
+    def _declare(self, spec: ComponentSpec) -> _Draft:
+        draft = _Draft(self, replace(spec, where=hints.caller_place()))
         self.drafts.append(draft)
         return draft
 
     def _is_object(self, draft: _Draft, base: type) -> bool:
         """Whether the body is a spout or sink object; if not, say so."""
-        if isinstance(draft.body, base):
+        if isinstance(draft.spec.body, base):
             return True
-        is_class = isinstance(draft.body, type) and issubclass(draft.body, base)
-        draft.findings.append(
-            Finding(
-                f"this is no {draft.kind}",
-                draft.place,
-                got=f"the class {hints.text_of(draft.body)}" if is_class else hints.text_of(type(draft.body)),
-                expected=f"a {base.__name__} object",
-                next_step="make an object of it" if is_class else f"derive from {base.__name__}",
-            )
+        is_class = isinstance(draft.spec.body, type) and issubclass(draft.spec.body, base)
+        draft.fault(
+            f"this is no {draft.spec.kind}",
+            got=f"the class {hints.text_of(draft.spec.body)}" if is_class else hints.text_of(type(draft.spec.body)),
+            expected=f"a {base.__name__} object",
+            next_step="make an object of it" if is_class else f"derive from {base.__name__}",
         )
         return False
 
@@ -413,7 +401,7 @@ class Topology:
             what, next_step = "this class is no bolt", "derive from Bolt"
         else:
             return read_class(bolt, hints.caller_names())
-        draft.findings.append(Finding(what, draft.place, got=repr(bolt), next_step=next_step))
+        draft.fault(what, got=repr(bolt), next_step=next_step)
         return None
 
     def _components(self) -> tuple[list[ComponentSpec], set[str], list[Finding]]:
@@ -431,28 +419,18 @@ class Topology:
                     inputs[draft].append(found)
                     continue
                 findings += found
-                incomplete.add(draft.name)
+                incomplete.add(draft.spec.name)
                 if isinstance(source, _Producer):
                     blamed.add(source.draft)
         read = {(one.component, one.stream) for of_one in inputs.values() for one in of_one}
         components = [
-            ComponentSpec(
-                name=draft.name,
-                kind=draft.kind,
-                body=draft.body,
-                parallelism=draft.parallelism,
-                executors=draft.executors,
+            replace(
+                draft.spec,
                 # A stream that a wrong input may have meant gets no finding for having no consumer.
-                outputs=_rest_unconsumed(draft.name, streams[draft], read)
+                outputs=_rest_unconsumed(draft.spec.name, streams[draft], read)
                 if draft.unconsumed or draft in blamed
                 else streams[draft],
                 inputs=tuple(inputs[draft]),
-                replay=draft.replay,
-                resources=draft.resources,
-                where=draft.where,
-                retry=draft.retry,
-                max_rate=draft.max_rate,
-                pending=draft.pending,
             )
             for draft in self.drafts
         ]
@@ -475,33 +453,23 @@ class Topology:
         if producer.topology is not self:
             return [Finding(f"{producer.place} belongs to another topology", draft.place, got=repr(producer.topology))]
         if isinstance(source, StreamReference):
-            return InputSpec(producer.name, source.name, grouping)
+            return InputSpec(producer.spec.name, source.name, grouping)
         wanted = [stream for stream in streams[producer].values() if not stream.unconsumed]
         if len(wanted) == 1:
-            return InputSpec(producer.name, wanted[0].name, grouping)
-        if wanted and producer.kind != "spout":  # a spout with several streams is a finding of its own
+            return InputSpec(producer.spec.name, wanted[0].name, grouping)
+        if wanted and producer.spec.kind != "spout":  # a spout with several streams is a finding of its own
             names = [_reference(stream) for stream in wanted]
             return [
                 Finding(
-                    f"{producer.kind} {producer.name!r} has {len(names)} streams",
+                    f"{producer} has {len(names)} streams",
                     draft.place,
-                    got=f"the {producer.kind} as a whole",
+                    got=f"the {producer.spec.kind} as a whole",
                     expected=f"one of: {', '.join(names)}",
                 )
             ]
         if producer.findings:
             return []
-        return [Finding(f"{producer.kind} {producer.name!r} has no output to consume", draft.place)]
-
-
-def _several_classes(draft: _Draft) -> Finding:
-    return Finding(
-        "a spout has one stream, so one class of messages",
-        draft.place,
-        got=" | ".join(schema.cls.__name__ for schema in draft.outputs),
-        expected="Spout[YourClass]",
-        next_step="write a spout for each class, or give one class and let a bolt yield several from it",
-    )
+        return [Finding(f"{producer} has no output to consume", draft.place)]
 
 
 def _has_parameters(function: Callable[..., Any]) -> bool:
@@ -521,7 +489,7 @@ def _streams_of(draft: _Draft) -> dict[str, StreamSpec]:
     streams: dict[str, StreamSpec] = {}
     for schema in draft.outputs:
         own = [stream for stream in draft.streams.values() if stream.schema.cls is schema.cls]
-        for stream in own or [StreamSpec(draft.name, schema.cls.__name__, schema)]:
+        for stream in own or [StreamSpec(draft.spec.name, schema.cls.__name__, schema)]:
             streams.setdefault(stream.name, stream)
     return streams | {name: stream for name, stream in draft.streams.items() if name not in streams}
 
@@ -531,13 +499,13 @@ def _rest_unconsumed(
 ) -> dict[str, StreamSpec]:
     """Streams of a component; those that nothing reads are meant not to be read."""
     return {
-        stream.name: stream if (name, stream.name) in read else dataclasses.replace(stream, unconsumed=True)
+        stream.name: stream if (name, stream.name) in read else replace(stream, unconsumed=True)
         for stream in streams.values()
     }
 
 
 def _stream_faults(draft: _Draft) -> Iterator[Finding]:
-    can_choose = isinstance(draft.body, BoltSpec) and draft.body.can_collect
+    can_choose = isinstance(draft.spec.body, BoltSpec) and draft.spec.body.can_collect
     defaults: dict[str, type] = {}
     for schema in draft.outputs:
         names = [stream.name for stream in draft.streams.values() if stream.schema.cls is schema.cls]
