@@ -119,32 +119,18 @@ def read_function(
         reading.inputs = settings.inputs
     reading.outputs += settings.outputs
     is_async = _awaits(function)
-    _check_settings(reading, settings.concurrency, settings.tick_interval_s, is_async=is_async)
-    _check_ordered(reading, ordered=settings.ordered, is_async=is_async)
+    _check_settings(reading, settings, is_async=is_async)
     _check_batch(reading, settings)
     check_holding(reading, is_async=is_async)
-    spec = BoltSpec(
-        style=settings.style,
-        target=function,
-        returns=reading.returns,
-        value_parameter=reading.value_parameter,
-        inject=reading.inject,
-        input_types=reading.inputs,
-        auto_ack=settings.auto_ack,
-        auto_fail=settings.auto_fail,
+    spec = replace(
+        _spec_of(reading, function, settings, is_async=is_async),
         state=state_spec(reading.fault, reading.states, settings.state, settings.ttl_s, "@bolt(state=int)"),
         holding=reading.holding,
-        is_async=is_async,
-        concurrency=settings.concurrency,
-        ordered=settings.ordered,
-        blocking=settings.blocking,
         batch_size=settings.batch_size,
         batch_max_age_s=settings.batch_max_age_s,
-        tick_interval_s=settings.tick_interval_s,
         origin=origin,
     )
-    outputs = schemas_of(reading.outputs, reading.where, names, reading.findings)
-    return BoltDescription(spec, outputs, tuple(reading.findings))
+    return _described(reading, spec, names)
 
 
 def read_class(factory: Callable[[], Bolt[Any] | HoldingBolt[Any]], names: Names = None) -> BoltDescription:
@@ -167,27 +153,13 @@ def read_class(factory: Callable[[], Bolt[Any] | HoldingBolt[Any]], names: Names
     also_async = [name for name in ("open", "tick", "close") if _awaits(getattr(cls, name))]
     if also_async and not is_async:
         reading.fault(f"`{also_async[0]}` is async, but `process` is not", next_step="write `async def process`")
-    _check_settings(reading, subject.concurrency, subject.tick_interval_s, is_async=is_async)
-    _check_ordered(reading, ordered=subject.ordered, is_async=is_async)
-    spec = BoltSpec(
-        style="class",
-        target=factory,
-        returns=reading.returns,
-        value_parameter=reading.value_parameter,
-        inject=reading.inject,
-        input_types=reading.inputs,
-        auto_ack=subject.auto_ack,
-        auto_fail=subject.auto_fail,
+    _check_settings(reading, subject, is_async=is_async)
+    spec = replace(
+        _spec_of(reading, factory, subject, is_async=is_async),
         state=state_spec(reading.fault, reading.states, cls.state_default, cls.state_ttl_s, "state_default = int"),
-        is_async=is_async,
-        concurrency=subject.concurrency,
-        ordered=subject.ordered,
-        blocking=subject.blocking,
-        tick_interval_s=subject.tick_interval_s,
         takes_collector=takes_collector,
     )
-    outputs = schemas_of(reading.outputs, reading.where, names, reading.findings)
-    return BoltDescription(spec, outputs, tuple(reading.findings))
+    return _described(reading, spec, names)
 
 
 def _read_holding(
@@ -211,6 +183,31 @@ def _read_holding(
         input_types=reading.inputs,
         blocking=subject.blocking,
     )
+    return _described(reading, spec, names)
+
+
+def _spec_of(
+    reading: Reading, target: Any, settings: BoltSettings | Bolt[Any] | type[Bolt[Any]], *, is_async: bool
+) -> BoltSpec:
+    """What the hints and the settings say of functions and of classes alike."""
+    return BoltSpec(
+        style=reading.style,
+        target=target,
+        returns=reading.returns,
+        value_parameter=reading.value_parameter,
+        inject=reading.inject,
+        input_types=reading.inputs,
+        auto_ack=settings.auto_ack,
+        auto_fail=settings.auto_fail,
+        is_async=is_async,
+        concurrency=settings.concurrency,
+        ordered=settings.ordered,
+        blocking=settings.blocking,
+        tick_interval_s=settings.tick_interval_s,
+    )
+
+
+def _described(reading: Reading, spec: BoltSpec, names: Names) -> BoltDescription:
     outputs = schemas_of(reading.outputs, reading.where, names, reading.findings)
     return BoltDescription(spec, outputs, tuple(reading.findings))
 
@@ -451,13 +448,8 @@ def _subject(reading: Reading, factory: Any) -> type[Bolt[Any] | HoldingBolt[Any
     return Bolt
 
 
-def _check_ordered(reading: Reading, *, ordered: bool, is_async: bool) -> None:
-    if ordered and not is_async:
-        step = "leave it out: other bolts emit in the order of their tuples"
-        reading.fault("ordered is for async bolts", got="ordered=True on a plain function", next_step=step)
-
-
-def _check_settings(reading: Reading, concurrency: int, tick_interval_s: float | None, *, is_async: bool) -> None:
+def _check_settings(reading: Reading, settings: BoltSettings | Bolt[Any] | type[Bolt[Any]], *, is_async: bool) -> None:
+    concurrency, tick_interval_s = settings.concurrency, settings.tick_interval_s
     if concurrency < 1:
         reading.fault("concurrency is too small", got=str(concurrency), expected="at least 1")
     if concurrency > 1 and not is_async:
@@ -473,6 +465,9 @@ def _check_settings(reading: Reading, concurrency: int, tick_interval_s: float |
             "ticks are asked for, but no parameter takes them",
             next_step=f"annotate `{reading.value_parameter or 'value'}: ... | Tick`, or write a Bolt class with `tick`",
         )
+    if settings.ordered and not is_async:
+        step = "leave it out: other bolts emit in the order of their tuples"
+        reading.fault("ordered is for async bolts", got="ordered=True on a plain function", next_step=step)
 
 
 def _check_batch(reading: Reading, settings: BoltSettings) -> None:
