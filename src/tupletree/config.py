@@ -43,29 +43,9 @@ _MOST: dict[str, float] = {
 _MOST_OF_OTHERS = 1_000_000_000
 
 
-def _option(
-    default: float | str | None,
-    unit: str,
-    meaning: str,
-    *,
-    storm: str = "",
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    pattern: str = "",
-    expected: str = "",
-) -> Any:
-    metadata = {
-        "pattern": pattern,
-        "in_words": expected,
-        "unit": unit,
-        "meaning": meaning,
-        "storm": storm,
-        "at_least": at_least,
-        "above": above,
-        "at_most": _MOST.get(unit, _MOST_OF_OTHERS) if at_most is None else at_most,
-    }
-    return field(default=default, metadata=metadata)
+def _option(default: float | str | None, unit: str, meaning: str, **more: Any) -> Any:
+    """A field of Options; `more` as in `_Declared`."""
+    return field(default=default, metadata={"unit": unit, "meaning": meaning, **more})
 
 
 @dataclass(frozen=True)
@@ -142,7 +122,7 @@ class Options:
         "more dead letters than this stop or pause the run (`on_max_dead`): a number, or a share of the messages that "
         "ended, such as 1%; counted since this start, or since the run was resumed; none: no limit",
         pattern=r"\d{1,18}|\d{1,2}(\.\d{1,9})?\s*%",
-        expected="a whole number of messages, or a share such as 1% or 0.5%",
+        in_words="a whole number of messages, or a share such as 1% or 0.5%",
     )
     max_dead_sample: int = _option(
         100, "messages", "messages that must have ended before a share in max_dead counts", at_least=1
@@ -378,10 +358,10 @@ class _Declared:
     default: float | str | None
     unit: str
     meaning: str
-    storm: str
-    at_least: float | None
-    above: float | None
-    at_most: float | None
+    storm: str = ""
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
     pattern: str = ""
     in_words: str = ""
     choices: tuple[str, ...] = ()
@@ -465,7 +445,7 @@ def _declared_options() -> dict[str, _Declared]:
             optional=type(None) in members,
             default=described.default,
             choices=choices,
-            **described.metadata,
+            **{"at_most": _MOST.get(described.metadata["unit"], _MOST_OF_OTHERS), **described.metadata},
         )
     return table
 
