@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tupletree.cli.arguments import Drop, Json, Option, Rename, RuntimeName, Set, SettingsFile, Target
-from tupletree.cli.output import print_shown
+from tupletree.cli.output import print_table
 from tupletree.errors import ConfigError, TopologyError
-from tupletree.escaping import escape, escape_json
+from tupletree.escaping import escape_json
 from tupletree.texts import counted
 
 if TYPE_CHECKING:
     from tupletree.config import Options
     from tupletree.topology.builder import Topology
-    from tupletree.topology.changes.upgrades import UpgradePlan
     from tupletree.topology.model import TopologySpec
 
 _SHOWN = {RuntimeName.SPARK: "Spark", RuntimeName.LOCAL: "the local runtime"}
@@ -122,21 +121,14 @@ def _show_plan(
         }
         print(escape_json(json.dumps(found, ensure_ascii=False)))
     else:
-        _print_table(plan)
+        print_table(
+            ("component", "decision", "change", "stored"),
+            [(step.component, step.decision, step.change, step.stored) for step in plan.steps],
+            whole=("component", "decision"),
+        )
     if plan.faults:
         if as_json:
             raise typer.Exit(2)
         raise ConfigError(f"{topology.name} cannot start on {state_dir}", findings=plan.faults)
     if not as_json:
         print(f"{topology.name} can start on {state_dir}: {'as shown' if plan.is_change else 'nothing has changed'}")
-
-
-def _print_table(plan: UpgradePlan) -> None:
-    from rich.table import Table
-
-    table = Table(box=None)
-    for name in ("component", "decision", "change", "stored"):
-        table.add_column(name, no_wrap=name in {"component", "decision"})
-    for step in plan.steps:
-        table.add_row(*map(escape, (step.component, step.decision, step.change, step.stored)))
-    print_shown(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from tupletree.cli.arguments import Json
-from tupletree.cli.output import print_json, print_shown
+from tupletree.cli.output import print_json, print_shown, print_table
 from tupletree.cli.pipelines import PipelineName, Places, StoreUrl, existing, find_places
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape
@@ -65,18 +65,11 @@ def failures_command(
     if not found:
         print("no failures")
         return
-    from rich.table import Table
-
-    table = Table("when", "route", "adapter", "message", "attempt", "took", "error", box=None)
+    rows = []
     for call in found:
-        table.add_row(
-            moment_text(call.started_s),
-            *map(escape, (call.route, call.adapter, call.message)),
-            str(call.attempt),
-            _span(call.took_s),
-            escape(call.error),
-        )
-    print_shown(table)
+        where = call.route, call.adapter, call.message
+        rows.append((moment_text(call.started_s), *where, str(call.attempt), _span(call.took_s), call.error))
+    print_table(("when", "route", "adapter", "message", "attempt", "took", "error"), rows)
 
 
 @app.command("stats")
@@ -99,21 +92,13 @@ def stats_command(
     if not found:
         print("no calls")
         return
-    from rich.table import Table
-
-    table = Table("pipeline", "route", "adapter", box=None)
-    for name in ("calls", "failed", "filtered", "skipped", "p50", "p95", "per second"):
-        table.add_column(name, justify="right")
+    numbers = ("calls", "failed", "filtered", "skipped", "p50", "p95", "per second")
+    rows = []
     for one in found:
-        counts = (one.calls, one.failed, one.filtered, one.skipped)
+        counts = (f"{count:,}" for count in (one.calls, one.failed, one.filtered, one.skipped))
         spans = ("–" if value is None else _span(value) for value in (one.p50_s, one.p95_s))
-        table.add_row(
-            *map(escape, (one.pipeline, one.route, one.adapter)),
-            *(f"{count:,}" for count in counts),
-            *spans,
-            f"{one.rate_per_s:,.1f}",
-        )
-    print_shown(table)
+        rows.append((one.pipeline, one.route, one.adapter, *counts, *spans, f"{one.rate_per_s:,.1f}"))
+    print_table(("pipeline", "route", "adapter", *numbers), rows, numbers=numbers)
 
 
 def print_tree(tree: Tree) -> None:

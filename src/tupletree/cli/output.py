@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tupletree.escaping import escape_json
+from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
     from rich.console import Console
 
 PIPED_WIDTH = 240
@@ -25,6 +27,20 @@ def console() -> Console:
 def print_shown(shown: object) -> None:
     """Print a table or a tree of Rich's."""
     console().print(shown)
+
+
+def print_table(
+    names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Collection[str] = (), whole: Collection[str] = ()
+) -> None:
+    """Print rows under these names, text from outside made safe: `numbers` to the right, `whole` without a break."""
+    from rich.table import Table
+
+    table = Table(box=None)
+    for name in names:
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=name in whole)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    print_shown(table)
 
 
 def print_json(value: object) -> None:

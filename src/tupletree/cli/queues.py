@@ -12,21 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tupletree.cli.arguments import Json
-from tupletree.cli.output import print_json, print_shown
+from tupletree.cli.output import print_json, print_table
 from tupletree.cli.parameters import url_from
 from tupletree.errors import ConfigError, ConnectorError
 from tupletree.escaping import escape, escape_json
 from tupletree.texts import moment_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tupletree.queues import Broker, Message, QueueUrl, Stored
     from tupletree.queues.messages import State
 
 BATCH = 1000
 SHOWN_CHARACTERS = 100
-NUMBERS = frozenset({"ready", "leased", "delayed", "dead", "deliveries"})
 
 app = typer.Typer(no_args_is_help=True, help="Check, look into, fill and empty message queues.")
 
@@ -84,12 +81,12 @@ def depth_command(url: Url, as_json: Json = False) -> None:
     if not depths:
         print("no queues")
         return
-    table = _table("queue", "ready", "leased", "delayed", "dead")
-    for name, depth in depths.items():
-        table.add_row(
-            escape(name), *(f"{number:,}" for number in (depth.ready, depth.leased, depth.delayed, depth.dead))
-        )
-    print_shown(table)
+    rows = [
+        (name, *(f"{number:,}" for number in (depth.ready, depth.leased, depth.delayed, depth.dead)))
+        for name, depth in depths.items()
+    ]
+    numbers = ("ready", "leased", "delayed", "dead")
+    print_table(("queue", *numbers), rows, numbers=numbers, whole=("queue", *numbers))
 
 
 @app.command("peek")
@@ -272,13 +269,12 @@ def _show(found: Sequence[Stored], *, as_json: bool) -> None:
     if not found:
         print("no messages")
         return
-    table = _table("id", "deliveries", "due", "reason", "body")
+    names = ("id", "deliveries", "due", "reason", "body")
+    rows = []
     for stored in found:
         due = moment_text(stored.due_s) if stored.due_s else "–"
-        table.add_row(
-            escape(stored.message.id), str(stored.deliveries), due, escape(stored.reason) or "–", _body(stored.message)
-        )
-    print_shown(table)
+        rows.append((stored.message.id, str(stored.deliveries), due, stored.reason or "–", _body(stored.message)))
+    print_table(names, rows, numbers=("deliveries",), whole=names)
 
 
 def _line_of(message: Message, *, as_json: bool) -> str:
@@ -321,12 +317,3 @@ def _body(message: Message, most: int = SHOWN_CHARACTERS) -> str:
     except UnicodeDecodeError:
         return f"{len(message.body):,} bytes: {message.body[:16].hex(' ')}" + (" …" if len(message.body) > 16 else "")
     return escape(text[:most]) + (" …" if len(text) > most or len(head) < len(message.body) else "")
-
-
-def _table(*names: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None)
-    for name in names:
-        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True)
-    return table

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from tupletree.cli.arguments import Drop, Json, Rename, Set, StateDir
-from tupletree.cli.output import print_shown
+from tupletree.cli.output import print_table
 from tupletree.errors import ConfigError, Finding
-from tupletree.escaping import escape, escape_json
+from tupletree.escaping import escape_json
 from tupletree.texts import counted, moment_text
 
 if TYPE_CHECKING:
@@ -127,24 +127,17 @@ def _chosen(components: list[ComponentState], names: Sequence[str]) -> list[Comp
 
 
 def _print_table(component: ComponentState, epoch: int, limit: int) -> None:
-    from rich.table import Table
-
-    table = Table(box=None)
-    for name in ("key", "value", "expires"):
-        table.add_column(name, no_wrap=name != "value")
+    rows: list[tuple[str, ...]] = []
     keys = 0
-    expires = False
     for entry in component.entries():
         keys += 1
         if not limit or keys <= limit:
             until = "" if entry.expires_s is None else moment_text(entry.expires_s)
-            expires = expires or bool(until)
-            table.add_row(escape(_text(entry.key)), escape(_text(entry.value)), until)
-    if not expires:
-        table.columns.pop()
+            rows.append((_text(entry.key), _text(entry.value), until))
+    shown = 3 if any(until for *_, until in rows) else 2
     size = f"{counted(component.size_bytes, 'byte')} in {counted(len(component.segments), 'file')}"
     print(f"{component.name}: {counted(keys, 'key')}, {size}, epoch {epoch}")
-    print_shown(table)
+    print_table(("key", "value", "expires")[:shown], [row[:shown] for row in rows], whole=("key", "expires"))
     if limit and keys > limit:
         print(f"... and {keys - limit} more: --limit 0 shows them all, --export FILE writes them to a file")
 

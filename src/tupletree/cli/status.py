@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tupletree.cli.arguments import Json, StateDir
-from tupletree.cli.output import print_shown
+from tupletree.cli.output import print_table
 from tupletree.escaping import escape, escape_json
 from tupletree.texts import moment_text
 
@@ -52,11 +52,7 @@ def print_status(place: Path, status: Status) -> None:
     print(escape(f"  process {status.process} on {status.host}, started {moment_text(status.started_s)}"))
     shown = cells(progress)
     if sys.stdout.isatty():
-        from rich.table import Table
-
-        table = Table(*(name for name, _ in shown), box=None)
-        table.add_row(*(text for _, text in shown))
-        print_shown(table)
+        print_table([name for name, _ in shown], [[text for _, text in shown]])
     else:
         print("  " + "  ".join(f"{name} {text}" for name, text in shown))
     _print_work(progress)

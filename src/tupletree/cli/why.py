@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tupletree.cli.arguments import Json, StateDir
-from tupletree.cli.output import print_json, print_shown
+from tupletree.cli.output import print_json, print_table
 from tupletree.cli.pipelines import LedgerUrl, PipelineName, existing, find_places, were_run_here
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_block, escape_json
@@ -153,20 +153,15 @@ def print_history(facts: Iterable[Fact]) -> None:
 
 
 def _print_table(facts: list[Fact]) -> None:
-    from rich.table import Table
-
-    has_epochs = any(fact.epoch >= 0 for fact in facts)
-    table = Table("UTC", *(["epoch"] if has_epochs else []), "attempt", "root", "what", "because", box=None)
-    for fact in facts:
-        table.add_row(
-            _time(fact),
-            *([str(fact.epoch)] if has_epochs else []),
-            str(fact.attempt),
-            hex_id(fact.root),
-            fact.what,
-            escape(fact.detail) or "–",
-        )
-    print_shown(table)
+    names = ["UTC", "epoch", "attempt", "root", "what", "because"]
+    rows = [
+        [_time(fact), str(fact.epoch), str(fact.attempt), hex_id(fact.root), fact.what, fact.detail or "–"]
+        for fact in facts
+    ]
+    if not any(fact.epoch >= 0 for fact in facts):
+        for row in (names, *rows):
+            del row[1]
+    print_table(names, rows)
 
 
 def _time(fact: Fact) -> str:
