@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,4 +57,21 @@ def test_the_exit_code_is_that_of_the_run_and_every_row_is_there(
             assert json.loads(out.splitlines()[-1])["acked"] == 3
         if name == "stdout is full":
             assert "the result cannot be printed" in err
+        assert "Traceback" not in err, (name, err)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_pipeline_that_nobody_can_read_completes(tmp_path: Path) -> None:
+    new = [sys.executable, "-m", "tupletree", "routes", "new", "words"]
+    subprocess.run(new, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    running = {}
+    for number, name in enumerate(QUICK):
+        run = f"{sys.executable} -m tupletree routes run pipeline.yaml --wait --home {tmp_path / str(number)}"
+        line = ["bash", "-c", re.sub(r" --log-\S+ \S+", "", STREAMS[name]).format(run=run)]
+        running[name] = subprocess.Popen(
+            line, cwd=tmp_path / "words", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    for name, process in running.items():
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, (name, err)
         assert "Traceback" not in err, (name, err)

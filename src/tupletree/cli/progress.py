@@ -96,8 +96,54 @@ class StderrConsole(Console):
         """Called within the handling of a BrokenPipeError: go on."""
 
 
-class ProgressDisplay:
-    """Shows the latest progress while it is entered, and leaves the terminal as it was.
+class Display:
+    """Shows the latest numbers while it is entered, and leaves the terminal as it was.
+
+    What nobody can read is dropped, as in a terminal that was closed.
+    """
+
+    def __init__(self, console: Console, *, is_live: bool) -> None:
+        self._console = console
+        self._is_live = is_live
+        self._live: Live | None = None
+        self._next_line_s = time.monotonic() + PLAIN_INTERVAL_S
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                # Results that are piped stay in the pipe.
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            with suppress(OSError, ValueError):
+                self._live.stop()
+
+    def draw(self, make: Callable[[], Table]) -> bool:
+        """Draw a table anew on a terminal; elsewhere, whether it is time for a line."""
+        if self._live is not None:
+            with suppress(OSError, ValueError):
+                self._live.update(make(), refresh=True)
+            return False
+        if time.monotonic() < self._next_line_s:
+            return False
+        self._next_line_s = time.monotonic() + PLAIN_INTERVAL_S
+        return True
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        with suppress(OSError, ValueError):
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class ProgressDisplay(Display):
+    """Shows the progress of a topology.
 
     Args:
         topology, runtime: what runs where, for the title.
@@ -107,55 +153,39 @@ class ProgressDisplay:
 
     def __init__(self, topology: str, runtime: str, console: Console | None = None, *, as_json: bool = False) -> None:
         self._as_json = as_json
-        self._console = console or StderrConsole(stderr=True)
+        shown = console or StderrConsole(stderr=True)
+        is_live = shown.is_terminal and not as_json
         self._foreign: ForeignLines | None = None
-        if console is None and not as_json and self._console.is_terminal and os.isatty(2):
+        if console is None and is_live and os.isatty(2):
             # A live table and another writer would overwrite each other on one terminal.
             self._foreign = ForeignLines(self._show_foreign)
-            self._console = StderrConsole(file=self._foreign.terminal)
+            shown = StderrConsole(file=self._foreign.terminal)
+        super().__init__(shown, is_live=is_live)
         self._title = f"{topology} on {runtime}"
-        self._live: Live | None = None
-        self._next_line_s = 0.0
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._as_json:
-            self._live = Live(
-                console=self._console,
-                auto_refresh=False,
-                transient=True,
-                # Results that are piped stay in the pipe.
-                redirect_stdout=sys.stdout.isatty(),
-            )
-            self._live.start()
-        else:
+        if not self._is_live:
             self.say(f"{self._title}: starting")
-            self._next_line_s = time.monotonic() + PLAIN_INTERVAL_S
-        return self
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            with suppress(OSError, ValueError):
-                self._live.stop()
+        super().__exit__()
         if self._foreign is not None:
             self._foreign.close()
 
     def show(self, progress: Progress) -> None:
         """Show these numbers; without a terminal only when the last line is a few seconds old."""
-        if self._live is not None:
-            with suppress(OSError, ValueError):
-                self._live.update(self._table(progress), refresh=True)
-        elif time.monotonic() >= self._next_line_s:
-            self._next_line_s = time.monotonic() + PLAIN_INTERVAL_S
+        if self.draw(lambda: self._table(progress)):
             self.say(progress_line(progress), progress)
 
     def say(self, text: str, progress: Progress | None = None) -> None:
-        """Print a line that stays; it is dropped where nobody can read it, as in a terminal that was closed."""
+        """See `Display.say`."""
+        if not self._as_json:
+            super().say(text)
+            return
         with suppress(OSError, ValueError):
-            if self._as_json:
-                numbers: dict[str, Any] = {} if progress is None else {"progress": asdict(progress)}
-                print(json_line(text, **numbers), file=sys.stderr, flush=True)
-            else:
-                self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            numbers: dict[str, Any] = {} if progress is None else {"progress": asdict(progress)}
+            print(json_line(text, **numbers), file=sys.stderr, flush=True)
 
     def _show_foreign(self, line: str) -> None:
         if not line.startswith(_CHATTER):

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
-from tupletree.cli.progress import StderrConsole
+from tupletree.cli.progress import Display, StderrConsole
 from tupletree.escaping import escape
 
 if TYPE_CHECKING:
     from tupletree.routes.status import RouteStatus
-
-PLAIN_INTERVAL_S = 5.0
 
 _COLUMNS = ("ready", "in flight", "held", "waiting", "done", "filtered", "dead", "failed", "rate", "p95", "left")
 
@@ -55,36 +51,17 @@ def _line(routes: Sequence[RouteStatus]) -> str:
     return "; ".join(parts)
 
 
-class RouteProgress:
-    """Shows the latest status while it is entered, and leaves the terminal as it was."""
+class RouteProgress(Display):
+    """Shows the progress of a pipeline's routes."""
 
-    def __init__(self, title: str, console: Console | None = None) -> None:
+    def __init__(self, title: str) -> None:
+        console = StderrConsole(stderr=True)
+        super().__init__(console, is_live=console.is_terminal)
         self._title = title
-        self._console = console or StderrConsole(stderr=True)
-        self._live: Live | None = None
         self._started_s = time.monotonic()
-        self._next_line_s = self._started_s + PLAIN_INTERVAL_S
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=False)
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def show(self, routes: Sequence[RouteStatus]) -> None:
         """Show this status; without a terminal only when the last line is a few seconds old."""
-        now_s = time.monotonic()
-        if self._live is not None:
-            title = f"{self._title} · {now_s - self._started_s:.0f} s"
-            self._live.update(status_table(routes, title), refresh=True)
-        elif now_s >= self._next_line_s:
-            self._next_line_s = now_s + PLAIN_INTERVAL_S
+        title = f"{self._title} · {time.monotonic() - self._started_s:.0f} s"
+        if self.draw(lambda: status_table(routes, title)):
             self.say(_line(routes))
-
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        self._console.print(escape(text), markup=False, highlight=False, soft_wrap=True)

@@ -83,7 +83,7 @@ def run_command(
         ):
             begun = _begin(run, given, payload is not None, route, execution) if begins else None
             if begun is not None:
-                display.say(f"execution {begun.id}")
+                display.say(f"execution {escape(begun.id)}")
             ended = _watch(run, begun if wait else None, display, StatusReader(run.services), interruption)
             if ended is None and begun is not None:
                 ended = begun.status()
