@@ -1,4 +1,4 @@
-"""`dead list|show|replay` on the state directory of a run."""
+"""`dead list|show|replay|drop` on the state directory of a run."""
 
 from __future__ import annotations
 
@@ -179,3 +179,43 @@ def test_letters_are_chosen_by_component_and_error_to_be_replayed(run: Run, many
     assert refused.code == 2
     assert "--error no such text" in refused.err
     assert run("dead", "replay", "--all", "--error", "no number").code == 2
+
+
+def test_letters_that_were_handled_elsewhere_are_dropped_by_id(run: Run, state_dir: Path) -> None:
+    said = run("dead", "drop", "incoming/one", "--reason", "paid by hand", "--yes", "--json")
+    assert said.code == 0
+    assert json.loads(said.out) == {
+        "dropped": 1,
+        "reason": "paid by hand",
+        "letters": [{"spout": "incoming", "message_id": "one"}],
+    }
+    assert [one["message_id"] for one in map(json.loads, run("dead", "list", "--json").out.splitlines())] == [
+        ["a.txt", 7]
+    ]
+    assert run("dead", "show", "one").code == 2
+    for again in (("drop", "one", "--yes"), ("replay", "one")):
+        refused = run("dead", *again)
+        assert refused.code == 2
+        assert "no dead letter has this id" in refused.err
+    assert run("dead", "drop", "--all", "--yes").out.splitlines() == ["dropped: 1 dead letter"]
+    assert run("dead", "list").out.strip() == "no dead letters"
+    assert run("dead", "drop", "--all", "--yes").code == 2
+    assert all(one.stat().st_mode & 0o077 == 0 for one in (state_dir / "dead" / "dropped").iterdir())
+    for one in (state_dir / "dead" / "dropped").iterdir():
+        one.unlink()
+    assert len(run("dead", "list", "--json").out.splitlines()) == 2, "nothing is lost"
+
+
+@pytest.mark.usefixtures("state_dir")
+def test_letters_of_one_kind_are_dropped(run: Run) -> None:
+    assert run("dead", "drop", "--error", "no comma", "--yes").code == 0
+    assert "incoming/one" not in run("dead", "list").out
+
+
+@pytest.mark.usefixtures("state_dir")
+def test_nothing_is_dropped_where_nobody_said_so(run: Run) -> None:
+    for words in (("--all",), ("one",), ("--yes",), ("--all", "one", "--yes"), ("--all", "--json")):
+        refused = run("dead", "drop", *words)
+        assert refused.code == 2, words
+    assert "--yes" in run("dead", "drop", "--all").err
+    assert len(run("dead", "list", "--json").out.splitlines()) == 2

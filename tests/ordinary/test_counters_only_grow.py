@@ -91,6 +91,8 @@ def test_a_death_stays_counted_when_its_letter_is_replayed(tmp_path: Path, begin
 class Scripted:
     """A run with these numbers, one after the other."""
 
+    state_dir = Path("none")
+
     def __init__(self, *shown: Progress) -> None:
         self._shown = [*shown]
 

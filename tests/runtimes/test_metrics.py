@@ -91,6 +91,7 @@ class Waiting:
 
     def __init__(self, handle: RunHandle) -> None:
         self._handle = handle
+        self.state_dir = handle.state_dir
 
     def progress(self) -> Progress:
         lasting = (ShownOutage("out", "ConnectorError: away", 12.0, 0.5),)

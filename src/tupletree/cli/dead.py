@@ -1,9 +1,10 @@
-"""`tupletree dead`: list, show and replay the messages that will not be tried again by themselves."""
+"""`tupletree dead`: list, show, replay and drop the messages that will not be tried again by themselves."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -14,15 +15,17 @@ from tupletree.cli.arguments import Json, StateDir
 from tupletree.cli.output import console
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_block, escape_json
-from tupletree.texts import moment_text
+from tupletree.texts import counted, moment_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tupletree.tracking.outcomes import DeadLetter
 
 LISTED = 100
 """Letters that `dead list` shows, unless it is told otherwise: a systematic fault makes thousands."""
 
-app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters.")
+app = typer.Typer(no_args_is_help=True, help="List, show, replay and drop dead letters.")
 
 Selector = Annotated[
     str, typer.Argument(metavar="MESSAGE", help="A message id as `dead list` shows it, or SPOUT/MESSAGE_ID.")
@@ -192,14 +195,66 @@ def replay_command(
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import deadletters
 
+    place = find_state_dir(state_dir)
+    selectors = _selectors(place, messages, component, error, everything=everything, to_be="replayed")
+    waiting = {one.id for one in deadletters.requests(place, lambda _: None)}
+    request = deadletters.request_replay(place, selectors)
+    print(f"requested before, and not accepted yet: {request}" if request in waiting else f"requested: {request}")
+    print("  next: nothing if it is running; otherwise start it as before, with its --set values:")
+    how = " --runtime local --durable" if deadletters.is_local_run(place) else ""
+    print(f"        tupletree run TARGET{how} --state-dir {escape(str(place))}")
+
+
+@app.command("drop")
+def drop_command(
+    messages: Annotated[
+        list[str] | None, typer.Argument(metavar="[MESSAGE]...", help="Message ids as `dead list` shows them.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters of the run.")] = False,
+    component: OfComponent = "",
+    error: OfError = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for `tupletree why`.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    state_dir: StateDir = None,
+    as_json: Json = False,
+) -> None:
+    """Drop dead letters that were handled elsewhere: they are neither listed nor replayed any more.
+
+    Their messages stay dead in all counts. The run may go on meanwhile.
+    """
+    import time
+
+    from tupletree.cli.settings import find_state_dir
+    from tupletree.runtimes import deadletters
+
+    place = find_state_dir(state_dir)
+    selectors = _selectors(place, messages, component, error, everything=everything, to_be="dropped")
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise ConfigError("nobody is here to be asked whether they are to be dropped", next_step="add --yes")
+        which = "all dead letters" if selectors is None else counted(len(selectors), "dead letter")
+        typer.confirm(f"drop {which} of {escape(str(place))}?", abort=True)
+    dropped = deadletters.drop_letters(place, selectors, reason=reason, wall_s=time.time())
+    if as_json:
+        named = [{"spout": one.spout, "message_id": one.message_id} for one in dropped]
+        print(escape_json(json.dumps({"dropped": len(dropped), "reason": reason, "letters": named})))
+    else:
+        print(f"dropped: {counted(len(dropped), 'dead letter')}")
+
+
+def _selectors(
+    place: Path, messages: list[str] | None, component: str, error: str, *, everything: bool, to_be: str
+) -> list[str] | None:
+    """The letters that are asked for in one of three ways, by their names; None: all."""
+    from tupletree.runtimes import deadletters
+
     ways = [bool(messages), everything, bool(component or error)]
     if sum(ways) != 1:
         raise ConfigError(
-            "what is to be replayed?",
+            f"what is to be {to_be}?",
             got="several ways to say it" if any(ways) else "nothing",
             expected="the names of messages, or --all, or --component and --error",
         )
-    place = find_state_dir(state_dir)
     if component or error:
         chosen = _chosen(deadletters.read(place), component, error)
         if not chosen:
@@ -212,12 +267,7 @@ def replay_command(
                 next_step="tupletree dead list --by-error shows which there are",
             )
         messages = [f"{one.spout}/{_text_of(one)}" for one in chosen]
-    waiting = {one.id for one in deadletters.requests(place, lambda _: None)}
-    request = deadletters.request_replay(place, None if everything else messages)
-    print(f"requested before, and not accepted yet: {request}" if request in waiting else f"requested: {request}")
-    print("  next: nothing if it is running; otherwise start it as before, with its --set values:")
-    how = " --runtime local --durable" if deadletters.is_local_run(place) else ""
-    print(f"        tupletree run TARGET{how} --state-dir {escape(str(place))}")
+    return None if everything else messages
 
 
 def _matches(letter: DeadLetter, spellings: list[str]) -> bool:

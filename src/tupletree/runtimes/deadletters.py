@@ -1,8 +1,8 @@
 """Dead letters on disk, and the inbox by which other processes ask a run to replay them.
 
 A state directory has `dead/EPOCH.jsonl` (one letter a line, written after the epoch was committed), `inbox/ID.json`
-(requests not yet accepted) and `dead/replayed/ID.json` (requests carried out). Files are private (mode 0600): letters
-hold payloads.
+(requests not yet accepted), `dead/replayed/ID.json` (requests carried out) and `dead/dropped/ID.json` (letters that
+somebody handled elsewhere). Files are private (mode 0600): letters hold payloads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tupletree.durable import DECODE_ERRORS, open_file, private_folder, write_on
 from tupletree.errors import CheckpointError, ConfigError, Finding, ProcessingError
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
+from tupletree.tracking.facts import Fact
 from tupletree.tracking.message_ids import id_from_plain, id_text, message_key
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
 
@@ -43,6 +44,20 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
     id: str
     letters: list[str]
+
+
+class Dropped(msgspec.Struct, forbid_unknown_fields=True):
+    """Letters that are none any more, by letter id: they were handled elsewhere. Its file is named by its own id.
+
+    Attributes:
+        reason: as it was given; may be empty.
+        time_s: when, in seconds since the Unix epoch.
+    """
+
+    id: str
+    letters: list[str]
+    reason: str
+    time_s: float
 
 
 def write_letters(directory: Path, epoch: int, letters: Sequence[DeadLetter]) -> None:
@@ -108,16 +123,24 @@ def is_durable_run(state_dir: Path) -> bool:
     return is_local_run(state_dir) and b'"durable": true' in (state_dir / "tupletree.json").read_bytes()
 
 
-def letters_of(state_dir: Path, complain: Callable[[CheckpointError], None] | None = None) -> dict[str, DeadLetter]:
-    """Every letter that was not replayed, by letter id, oldest first.
+def letters_of(
+    state_dir: Path, complain: Callable[[CheckpointError], None] | None = None, *, with_dropped: bool = False
+) -> dict[str, DeadLetter]:
+    """Every letter that was neither replayed nor dropped, by letter id, oldest first.
 
     Args:
         state_dir: of a run.
         complain: called with the error of each file that cannot be read, which is left out; None: it is raised.
+        with_dropped: those that were dropped, too.
     """
     refuse = _raise if complain is None else complain
-    replayed = {letter for one in _replayed(state_dir).read(refuse).values() for letter in one.letters}
-    found: dict[str, DeadLetter] = {}
+    gone = {letter for one in _replayed(state_dir).read(refuse).values() for letter in one.letters}
+    if not with_dropped:
+        gone.update(letter for one in _dropped(state_dir).read(refuse).values() for letter in one.letters)
+    return {name: one for name, one in _stored_letters(state_dir, refuse) if name not in gone}
+
+
+def _stored_letters(state_dir: Path, refuse: Callable[[CheckpointError], None]) -> Iterator[tuple[str, DeadLetter]]:
     for path in sorted((state_dir / "dead").glob("[0-9]*.jsonl")):
         number = 0
         try:
@@ -125,8 +148,7 @@ def letters_of(state_dir: Path, complain: Callable[[CheckpointError], None] | No
                 for line in lines:
                     number += 1
                     entry = msgspec.json.decode(line, type=_Line)
-                    if entry.id not in replayed:
-                        found[entry.id] = entry.letter
+                    yield entry.id, entry.letter
         except (OSError, *DECODE_ERRORS) as error:
             fault = CheckpointError(
                 "a dead letter cannot be read",
@@ -136,7 +158,6 @@ def letters_of(state_dir: Path, complain: Callable[[CheckpointError], None] | No
             )
             fault.__cause__ = error
             refuse(fault)
-    return found
 
 
 class ReplayableLetters:
@@ -186,7 +207,11 @@ def _raise(error: CheckpointError) -> None:
 
 
 def read(state_dir: Path) -> list[DeadLetter]:
-    """The dead letters of a run that were not replayed, oldest first. Raises ConfigError if there is no run."""
+    """The dead letters of a run that were neither replayed nor dropped, oldest first.
+
+    Raises:
+        ConfigError: there is no run.
+    """
     return list(letters_of(_existing(state_dir)).values())
 
 
@@ -230,11 +255,62 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
     return asked[-1]
 
 
+def drop_letters(
+    state_dir: Path, selectors: Sequence[str] | None, *, reason: str = "", wall_s: float
+) -> list[DeadLetter]:
+    """Let letters be none any more, and say which: they were handled elsewhere. The run may go on meanwhile.
+
+    Their messages stay dead in all counts. A replay that was asked for and is not accepted yet leaves them out; one
+    that is accepted brings its messages back all the same.
+
+    Args:
+        state_dir: the run's state directory.
+        selectors: as for `request_replay`; None is all.
+        reason: why, for `why`.
+        wall_s: now, in seconds since the Unix epoch.
+
+    Raises:
+        ConfigError: a selector names no dead letter (all such at once), or there is none at all.
+    """
+    letters = letters_of(_existing(state_dir))
+    chosen = list(letters) if selectors is None else _select(letters, selectors, "dropped")
+    if not chosen:
+        raise ConfigError("there are no dead letters to drop", where=str(state_dir))
+    folder = _dropped(state_dir)
+    private_folder(private_folder(state_dir / "dead") / "dropped")
+    for start in range(0, len(chosen), MAX_LETTERS):
+        one = Dropped(uuid.uuid4().hex, chosen[start : start + MAX_LETTERS], reason, wall_s)
+        write_once(folder.path_of(one.id), json_bytes(one))
+    return [letters[letter_id] for letter_id in chosen]
+
+
+def dropped_facts(state_dir: Path) -> list[Fact]:
+    """A fact for each letter that was dropped."""
+    told = {letter: one for one in _dropped(state_dir).read(_pass_over).values() for letter in one.letters}
+    return [
+        Fact(
+            time_s=told[letter_id].time_s,
+            what="dropped",
+            spout=letter.spout,
+            message_id=letter.message_id,
+            attempt=letter.attempts,
+            note=f"by hand: {told[letter_id].reason}" if told[letter_id].reason else "by hand",
+        )
+        for letter_id, letter in (_stored_letters(state_dir, _pass_over) if told else ())
+        if letter_id in told
+    ]
+
+
+def dropped_count(state_dir: Path) -> int:
+    """How many letters were dropped."""
+    return len({letter for one in _dropped(state_dir).read(_pass_over).values() for letter in one.letters})
+
+
 def _pass_over(_: CheckpointError) -> None:
     """Ignore requests that cannot be read: the run reports them."""
 
 
-def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[str]:
+def _select(letters: dict[str, DeadLetter], selectors: Sequence[str], to_be: str = "replayed") -> list[str]:
     by_name: dict[str, list[str]] = {}
     for letter_id, letter in letters.items():
         text = id_text(letter.message_id)
@@ -247,7 +323,7 @@ def _select(letters: dict[str, DeadLetter], selectors: Sequence[str]) -> list[st
         if not letter_ids
     ]
     if unknown:
-        raise ConfigError("some letters cannot be replayed", findings=unknown)
+        raise ConfigError(f"some letters cannot be {to_be}", findings=unknown)
     return list(dict.fromkeys(letter_id for letter_ids in found.values() for letter_id in letter_ids))
 
 
@@ -292,7 +368,17 @@ def _replayed(state_dir: Path) -> RequestFolder[Request]:
     )
 
 
-def _fault_of(name: str, request: Request) -> str:
+def _dropped(state_dir: Path) -> RequestFolder[Dropped]:
+    return RequestFolder(
+        state_dir / "dead" / "dropped",
+        Dropped,
+        MAX_REQUEST_BYTES,
+        next_step="restore the file from a backup, or remove it: then its letters are there again",
+        fault_of=_fault_of,
+    )
+
+
+def _fault_of(name: str, request: Request | Dropped) -> str:
     return "" if request.id == name else f"it is a copy: its id is {request.id[:80]!r}, and its file another"
 
 

@@ -17,6 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from tupletree.errors import ConfigError, needing
 from tupletree.runtimes.api import Progress, RunHandle
+from tupletree.runtimes.deadletters import dropped_count
 
 with needing("metrics need the package prometheus-client", "metrics"):
     from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -138,7 +139,9 @@ class RunCollector(Collector):
             {bolt: done.seconds for bolt, done in work},
         )
         yield self._gauge(
-            "tupletree_dead_letters", "Dead letters now: those that were replayed are none any more.", progress.dead
+            "tupletree_dead_letters",
+            "Dead letters now: those that were replayed or dropped are none any more.",
+            max(0, progress.dead - dropped_count(self._handle.state_dir)),
         )
 
     def _of_outages(self, progress: Progress) -> Iterator[Metric]:

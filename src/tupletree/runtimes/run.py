@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
-from tupletree.runtimes.deadletters import is_durable_run, is_local_run, spellings_of
+from tupletree.runtimes.deadletters import dropped_facts, is_durable_run, is_local_run, spellings_of
 from tupletree.runtimes.inspect import ComponentState
 from tupletree.runtimes.state_file import ImportRow
 from tupletree.topology.changes.upgrades import UpgradePlan, Words
@@ -216,7 +216,8 @@ def why(state_dir: Path, message: str) -> list[Fact]:
         from tupletree.runtimes.spark.driver.history import holds_of
 
         found[-1] = replace(found[-1], note="; ".join(holds_of(state_dir, found[-1].root)))
-    return [*found, *now]
+    dropped = [fact for fact in dropped_facts(state_dir) if fact.is_about(spellings)]
+    return [*found, *dropped, *now]
 
 
 def _check_state_dir(state_dir: Path) -> None:

@@ -20,10 +20,10 @@ from tupletree.tracking.records import Died, Released, RetryAt, SourceRetry
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
-What: TypeAlias = Literal["emitted", "retried", "failed", "acked", "dead", "put back", "open", "in flight"]
+What: TypeAlias = Literal["emitted", "retried", "failed", "acked", "dead", "put back", "open", "in flight", "dropped"]
 """What happened: its first attempt went out, a later one did; an attempt failed; it was acked, or is dead; it was given
 to a later epoch without counting an attempt; it is without an outcome still, at the end of an epoch or of the run; it
-is in an epoch that is not settled."""
+is in an epoch that is not settled; its dead letter was dropped, for it was handled elsewhere."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

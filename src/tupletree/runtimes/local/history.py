@@ -127,7 +127,7 @@ def stored_facts(state_dir: Path) -> Iterator[Fact]:
                     yield fact
         except FileNotFoundError:
             continue  # removed meanwhile: it was the oldest one
-    for letter in letters_of(state_dir, lambda _: None).values():
+    for letter in letters_of(state_dir, lambda _: None, with_dropped=True).values():
         if (letter.spout, msgspec.json.encode(letter.message_id)) not in dead:
             yield Fact(
                 time_s=letter.died_s,
