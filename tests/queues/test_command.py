@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tupletree.cli.main import main
+from tupletree.cli.queues import BATCH
 from tupletree.queues import Broker, Letter, Message, QueueUrl, open_queue, registry
 
 
@@ -121,6 +122,12 @@ def test_check_says_so_where_a_broker_can_everything(queues: Queues, monkeypatch
         ("peek", "", [], "name the queue"),
         ("move", "orders", [], "name the queue to move to"),
         ("publish", "orders", ["--id", "x"], "give its --body"),
+        ("publish", "orders", ["--id", "x", "--id-field", "id", "--body", "{}"], "the id is given twice"),
+        ("publish", "orders", ["--key", "x", "--key-field", "id", "--body", "{}"], "the key is given twice"),
+        ("publish", "orders", ["--id-field", "id", "--body", "three pears"], "line 1: no JSON"),
+        ("publish", "orders", ["--id-field", "id", "--body", '["id"]'], "no text or whole number in 'id'"),
+        ("publish", "orders", ["--id-field", "id", "--body", '{"id": true}'], "no text or whole number in 'id'"),
+        ("publish", "orders", ["--key-field", "k", "--body", '{"id": 1}'], "no text or whole number in 'k'"),
         ("publish", "orders", ["--body", "x", "--header", "x"], "NAME=VALUE"),
         ("publish", "other", ["--body", "x"], "there is no such queue"),
     ],
@@ -132,3 +139,27 @@ def test_what_is_wrong_is_said_in_one_block(
         open_queue(queues.url("orders")).close()
     assert expected in queues.run(command, queue, *arguments, code=2)
     assert queues.path.exists() == (command != "depth")
+
+
+def test_lines_carry_their_ids_and_keys_and_publishing_them_again_changes_nothing(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--id-field", "number", "--key-field", "customer"]
+
+    def publish(*lines: str, code: int = 0) -> str:
+        given = io.TextIOWrapper(io.BytesIO("".join(f"{line}\n" for line in lines).encode()))
+        monkeypatch.setattr("sys.stdin", given)
+        return queues.run("publish", "orders", *arguments, "--create", code=code)
+
+    good = [f'{{"number": {number}, "customer": "c{number % 2}"}}' for number in range(BATCH + 2)]
+    said = publish(*good, '{"number": null, "customer": "c"}', code=2)
+    assert f"line {BATCH + 3:,}" in said
+    assert "publish all again" in said
+    assert f"published: 2 ({BATCH} had an id that is in the queue already)" in publish(*good)
+    with open_queue(queues.url("orders")) as queue:
+        found = queue.peek(limit=BATCH + 10)
+        assert [(one.message.id, one.message.key) for one in found] == [
+            (str(number), f"c{number % 2}") for number in range(BATCH + 2)
+        ]
+        assert found[0].message.body == good[0].encode()
+        assert found[0].message.content_type == "application/json"

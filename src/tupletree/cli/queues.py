@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tupletree.queues.messages import State
 
 BATCH = 1000
+MOST_SHOWN = 200
 SHOWN_CHARACTERS = 100
 
 app = typer.Typer(no_args_is_help=True, help="Check, look into, fill and empty message queues.")
@@ -117,31 +118,52 @@ def publish_command(
         str, typer.Option("--key", help="Messages with the same key keep their order, if the queue supports it.")
     ] = "",
     headers: Annotated[list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Repeat it.")] = None,
-    content_type: Annotated[str, typer.Option("--content-type", help="Of the body.")] = "text/plain; charset=utf-8",
+    id_field: Annotated[
+        str, typer.Option("--id-field", metavar="NAME", help="Each body is JSON; the id is this field of it.")
+    ] = "",
+    key_field: Annotated[str, typer.Option("--key-field", metavar="NAME", help="The same for the key.")] = "",
+    content_type: Annotated[
+        str | None,
+        typer.Option(
+            "--content-type",
+            help="Of the body. \\[default: text/plain; charset=utf-8, or application/json where it is taken for JSON]",
+        ),
+    ] = None,
     delay_s: Annotated[float, typer.Option("--delay-s", help="Seconds until it may be leased.")] = 0.0,
     create: Create = False,
     as_json: Json = False,
 ) -> None:
-    """Publish one message, or one for each line of standard input."""
+    """Publish one message, or one for each line of standard input.
+
+    With --id-field what was published by a call that failed is left as it is when it is made again.
+    """
     from tupletree.queues import Message
 
     if body is None and message_id is not None:
-        raise ConfigError("--id names one message", got="no --body", next_step="give its --body too")
+        next_step = "give its --body too, or name with --id-field what each line has its id in"
+        raise ConfigError("--id names one message", got="no --body", next_step=next_step)
+    for one, field, given_both in (("id", id_field, message_id is not None), ("key", key_field, bool(key))):
+        if field and given_both:
+            raise ConfigError(f"the {one} is given twice", got=f"--{one} and --{one}-field", expected="one of the two")
+    fields = {name: field for name, field in (("id", id_field), ("key", key_field)) if field}
     common: dict[str, Any] = {
         "key": key,
         "headers": dict(_header(text) for text in headers or ()),
-        "content_type": content_type,
+        "content_type": content_type or ("application/json" if fields else "text/plain; charset=utf-8"),
         "delay_s": delay_s,
     }
     if message_id is not None:
         common["id"] = message_id
     bodies = [body.encode()] if body is not None else (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+    messages = (
+        Message(body=one, **{**common, **_fields_of(one, fields, number)}) for number, one in enumerate(bodies, 1)
+    )
     given, new = 0, 0
     with _connect(url, create=create) as (broker, parts):
         queue = _queue_of(parts)
         if create:
             broker.declare(queue)
-        for batch in _batches(Message(body=one, **common) for one in bodies):
+        for batch in _batches(messages):
             new += broker.publish(queue, batch)
             given += len(batch)
     if as_json:
@@ -252,6 +274,37 @@ def _header(text: str) -> tuple[str, str]:
     if not mark:
         raise ConfigError("this is not a header", got=text, expected="NAME=VALUE")
     return name, value
+
+
+def _fields_of(body: bytes, fields: Mapping[str, str], number: int) -> dict[str, str]:
+    """Part of a message → its text, from the field of the body that has it. Raises ConfigError: it has none."""
+    if not fields:
+        return {}
+    import json
+
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise _no_field(body, number, f"no JSON: {error}") from error
+    found = {}
+    for part, field in fields.items():
+        text = value.get(field) if isinstance(value, dict) else None
+        if isinstance(text, bool) or not isinstance(text, str | int):
+            raise _no_field(body, number, f"no text or whole number in {field!r}")
+        found[part] = str(text)
+    return found
+
+
+def _no_field(body: bytes, number: int, what: str) -> ConfigError:
+    shown = body.decode("utf-8", "replace")
+    return ConfigError(
+        what,
+        where=f"line {number:,}",
+        got=shown if len(shown) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}…",
+        expected="a JSON object with that field",
+        next_step=f"correct the line, and publish all again: what is published of the {number - 1:,} before it is "
+        "known by its id, if the broker knows ids",
+    )
 
 
 def _batches(messages: Iterator[Message]) -> Iterator[Sequence[Message]]:
