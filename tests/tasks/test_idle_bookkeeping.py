@@ -47,7 +47,7 @@ def calls_of(messages: int, folder: Path, runtime: str, *, numbered: bool = Fals
 
     def note(frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
-        is_number = code.co_filename.endswith("/tasks/orders.py") and code.co_qualname.startswith("Numbers.take")
+        is_number = code.co_filename.endswith("/tasks/making.py") and code.co_qualname.startswith("Numbers.take")
         if event == "call" and (is_number or any(part in code.co_filename for part in WATCHED)):
             calls[code.co_qualname] += 1
 

@@ -25,7 +25,7 @@ from tupletree.tasks.emitter import DeferredDeltas
 from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Mail, Now
-from tupletree.tasks.orders import carried
+from tupletree.tasks.making import carried
 from tupletree.tasks.orphan_check import orphan_check_of
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pace import Pace, limit_of

@@ -15,7 +15,7 @@ from tupletree.ids import RandomBits
 from tupletree.routing.groupings import Batch, Router
 from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.edges import combined
-from tupletree.tasks.orders import Numbers, Ordering
+from tupletree.tasks.making import MakingOrder, Numbers
 from tupletree.tasks.outbox import Outbox
 from tupletree.tracking.acker import Delta
 from tupletree.tracking.tree import draw_edges
@@ -32,7 +32,7 @@ class Emitter:
     """
 
     def __init__(self, plan: Plan, task: Task, random_bits: RandomBits) -> None:
-        self.ordering = Ordering(plan, task.component, Numbers())
+        self.ordering = MakingOrder(plan, task.component, Numbers())
         self._component, self._task = task.component, task.task_id
         streams = plan.spec.components[task.component].outputs
         self._routers = {stream: Router.of(plan, task.task_id, stream) for stream in streams}

@@ -16,7 +16,7 @@ from tupletree.tasks.emitter import DeferredDeltas, Emitter
 from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.mail import Mail, Now
-from tupletree.tasks.orders import Numbers
+from tupletree.tasks.making import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pace import Pace
 from tupletree.tasks.stalls import Stalls

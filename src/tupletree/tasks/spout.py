@@ -24,7 +24,7 @@ from tupletree.tasks.edges import RootIds
 from tupletree.tasks.emitter import Emitter
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import Drop, HighWater, Mail, Now, SinkReset, TreeVerdicts, Written
-from tupletree.tasks.orders import Numbers
+from tupletree.tasks.making import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
 from tupletree.tasks.source_calls import SourceCalls, refuse_unavailable

@@ -1,6 +1,8 @@
-"""Order of making: who makes values, and which streams are between a maker and a sink that asks for their order.
+"""The two orders that a topology may ask for: per key, of an input (`ordered=True`), and of making, of a sink.
 
-Decided from the topology alone, so that other streams have no cost.
+Owns which inputs are ordered per key, and what stands in their way; who makes values, and which streams are between a
+maker and a sink that asks for their order. Decided from the topology alone, so that other streams have no cost. What
+keeps the first is in `tasks.in_order`, the second in `tasks.making`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tupletree.tasks.async_spout import AsyncSpoutMachine
 from tupletree.tasks.bolt import BoltMachine
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import Machine
-from tupletree.tasks.orders import Numbers
+from tupletree.tasks.making import Numbers
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint

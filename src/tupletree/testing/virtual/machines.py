@@ -21,7 +21,7 @@ from tupletree.tasks.edges import RootIds
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.machine import EmittingMachine, Machine
 from tupletree.tasks.mail import Now
-from tupletree.tasks.orders import Numbers
+from tupletree.tasks.making import Numbers
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
 from tupletree.tasks.spout import SpoutMachine, SpoutSurroundings

@@ -27,7 +27,7 @@ from tupletree.runtimes.local.durable.journal import Commit, Journal, Place
 from tupletree.runtimes.local.durable.upgrade import Past
 from tupletree.runtimes.local.statedir import JOURNAL
 from tupletree.tasks.edges import RootIds
-from tupletree.tasks.orders import Numbers
+from tupletree.tasks.making import Numbers
 from tupletree.tasks.spouts.spout_buffer import SpoutBuffer, SpoutCheckpoint
 from tupletree.tasks.spouts.spout_journal import GIVEN, NEVER, SpoutJournal
 from tupletree.topology.components import Reject

@@ -37,7 +37,7 @@ from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.epoch_order import KeyTable
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import Outages
-from tupletree.tasks.orders import Numbers
+from tupletree.tasks.making import Numbers
 from tupletree.tasks.source_calls import refuse_unavailable
 from tupletree.texts import reversible
 from tupletree.topology.components import Emit, Reject, Spout

@@ -22,7 +22,7 @@ from tupletree.data.frames import Frame, Root, fewer, join_segments, roots_of, s
 from tupletree.durable import pack, read_container, write_file
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.carryover import CarryOver, CarryOverPart, CarryOverReport
-from tupletree.tasks.orders import carried, released
+from tupletree.tasks.making import carried, released
 
 MAX_PARTS = 32
 """Parts of one version: each may be a file to open."""
@@ -122,7 +122,7 @@ class TaskCarryOver:
     """One task's kept frames during one run.
 
     Make it with `of`; `split` says what the task gets, and `update` what is kept after it. `carries`: the task works on
-    frames whose roots carry their numbers in the order of making (`tasks.orders`); they are kept, too. `renamed`:
+    frames whose roots carry their numbers in the order of making (`tasks.making`); they are kept, too. `renamed`:
     earlier names of components → their names now. `inputs`: (component, stream) of each input. Frames of one that is no
     more are dropped without a word: a user has agreed to that, and `driver.dropped` has taken them out of their trees.
     """

@@ -24,7 +24,7 @@ from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.worker.edges import Edges
 from tupletree.runtimes.spark.worker.inbox import OBJECT_BYTES, Inbox, Outgoing, QueuedFrame, weight_of
 from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer, SpillSlot
-from tupletree.tasks.orders import Numbers, Ordering
+from tupletree.tasks.making import MakingOrder, Numbers
 from tupletree.topology.model import ComponentSpec
 
 MOST_PART_BYTES = 16 * 1024 * 1024
@@ -104,7 +104,7 @@ class Sender:
         self._task = task
         self._component = component.name
         self._destinations = destinations
-        self.ordering = Ordering(plan, component.name, destinations.numbers)
+        self.ordering = MakingOrder(plan, component.name, destinations.numbers)
         self._fail = partial(destinations.fail, FailureMaker(component.name, task.task_id, component.retry))
         self._routers = {stream: Router.of(plan, task.task_id, stream, sends_in) for stream in component.outputs}
         self._sequence = 0

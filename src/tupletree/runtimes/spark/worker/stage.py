@@ -54,7 +54,7 @@ from tupletree.runtimes.spark.worker.splits import rows_of
 from tupletree.runtimes.spark.worker.tasks import TASKS, BoltWork, task_of
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
-from tupletree.tasks.orders import Numbers, carried
+from tupletree.tasks.making import Numbers, carried
 from tupletree.texts import unmarked_text
 from tupletree.topology.model import ComponentSpec
 from tupletree.topology.splits import place_of

@@ -7,7 +7,7 @@ beside the tuples (`Frame.made`, `Output.made`); sinks that asked for them get t
 
 A component that passes numbers on works on frames whose roots carry them (`carried`): one segment per tuple, each with
 a root of its own object, so that everything that a call emits has the number of what it is anchored to
-(`Ordering.order`). What is anchored to several tuples is as new as the newest of them.
+(`MakingOrder.order`). What is anchored to several tuples is as new as the newest of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Numbers:
         return range(first, first + count)
 
 
-class Ordering:
+class MakingOrder:
     """How one task treats numbers. Most tasks do nothing with them.
 
     Attributes:
