@@ -22,7 +22,12 @@ ROWS = 100
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(parquet_pieces, "BATCH_ROWS", 7)
+    _close_all()
     yield
+    _close_all()
+
+
+def _close_all() -> None:
     for reader in parquet_pieces._readers:
         reader.close()
     parquet_pieces._readers.clear()

@@ -16,6 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tupletree import KeyedState, Spout, TaskContext, Topology, bolt
 from tupletree.config import Options, resolve_options
@@ -25,6 +27,7 @@ from tupletree.runtimes import run
 from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.crash_points import VARIABLE
 from tupletree.sinks import jsonl, parquet, read_rows
+from tupletree.sources.parquet_rows import ParquetRows
 from tupletree.sources.text import Line, TextLines
 from tupletree.testing.in_process import start_in_process
 from tupletree.topology.changes.upgrades import Words
@@ -61,6 +64,28 @@ class SplitLines(TextLines[Line]):
 
     def __init__(self, folder: Path, batch_size: int) -> None:
         super().__init__([folder / "text"], message_type=Line)
+        self.folder = folder
+        self.batch_size = batch_size
+
+    def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:
+        return super().plan(min(max_rows, self.batch_size), max_bytes)
+
+    def fail(self, message_id: MessageId, failure: Failure) -> None:
+        _note(self.folder, "dead", message_id)
+
+
+class RowLines(ParquetRows[Line]):
+    """The same lines as rows of a Parquet file of small row groups; it hears of the dead, as `SplitLines` does."""
+
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        rows = folder / "rows" / "a.parquet"
+        if not rows.exists():
+            rows.parent.mkdir(exist_ok=True)
+            texts = (folder / "text").read_text().splitlines()
+            numbers = [*range(1, len(texts) + 1)]
+            table = pa.table({"number": numbers, "text": texts, "path": [str(folder / "text")] * len(texts)})
+            pq.write_table(table, rows, row_group_size=7)
+        super().__init__([folder / "rows"], message_type=Line)
         self.folder = folder
         self.batch_size = batch_size
 
@@ -222,14 +247,20 @@ def delivered_by_broker(folder: Path) -> set[int]:
 
 
 def _note(folder: Path, what: str, message_id: MessageId) -> None:
-    assert isinstance(message_id, tuple)
     with (folder / "heard").open("ab") as file:
-        file.write(json.dumps([what, message_id[1]]).encode() + b"\n")
+        file.write(json.dumps([what, line_of(message_id)]).encode() + b"\n")
+
+
+def line_of(message_id: Any) -> int:
+    """The number of a line, from 1; rows of Parquet are counted from 0."""
+    name, number = message_id
+    return int(number) + str(name).endswith(".parquet")
 
 
 SOURCES: dict[str, Callable[[Path, int], Spout[Line]]] = {
     "file": HeardLines,
     "splits": SplitLines,
+    "parquet": RowLines,
     "endless": EndlessLines,
     "broker": Broker,
     "leased": LeasedLines,

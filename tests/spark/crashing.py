@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.spark.counting import ROOT, SINKS, expected_rows, heard, rows_of
+from tests.spark.counting import ROOT, SINKS, expected_rows, heard, line_of, rows_of
 from tests.spark.forking import Process, fork
 from tupletree.runtimes import deadletters
 from tupletree.runtimes.api import Summary
@@ -269,7 +269,7 @@ def check_published(folder: Path, *, hears_acks: bool = True) -> None:
 
 def _line_of(message_id: Any) -> int:
     """The line that a message is: a broker's id is its number, a file's has its path before that."""
-    return int(message_id if isinstance(message_id, str) else message_id[1])
+    return int(message_id) if isinstance(message_id, str) else line_of(message_id)
 
 
 def check_clean(folder: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
@@ -31,7 +32,7 @@ from tupletree.runtimes import deadletters
 from tupletree.runtimes.run import why
 from tupletree.runtimes.spark.format.entries import numbered, read_epoch
 from tupletree.sinks import foreach, jsonl, read_rows
-from tupletree.sources import Line, delta_rows, text_lines
+from tupletree.sources import Line, delta_rows, parquet_rows, text_lines
 from tupletree.tracking.message_ids import id_text
 
 HOW = How(base_epochs=2, source="splits")
@@ -66,6 +67,21 @@ def test_everything_is_there_once_after_a_kill_and_a_restart_with_more_cores(
 ) -> None:
     before = check_crashed(killed)
     summary = run_topology(topology(killed, EPOCH_LINES, "splits"), killed / "state", **OPTIONS)
+    check_ended(killed, summary, before, hears_acks=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(Kill(f"{point}:2", How(base_epochs=2, source="parquet")), id=point)
+        for point in ("epoch.after_log", "settle.after_run", "settle.after_log", "publish.after_output")
+    ],
+    indirect=True,
+)
+def test_rows_of_parquet_files_are_there_once_after_a_kill(killed: Path, run_topology: RunTopology) -> None:
+    before = check_crashed(killed)
+    summary = run_topology(topology(killed, EPOCH_LINES, "parquet"), killed / "state", **OPTIONS)
     check_ended(killed, summary, before, hears_acks=False)
 
 
@@ -211,3 +227,30 @@ def test_rows_of_a_delta_table_are_read_by_executors(tmp_path: Path, run_topolog
     write_deltalake(table, pa.table({"text": ["late"], "number": [80]}), mode="append")
     assert run_topology(copy(), tmp_path / "state").acked == 81
     assert Counter(row["number"] for row in read_rows(tmp_path / "out")) == Counter(range(81))
+
+
+def test_rows_of_parquet_files_are_read_by_executors(tmp_path: Path, run_topology: RunTopology) -> None:
+    files = tmp_path / "rows"
+    files.mkdir()
+
+    def write(name: str, *numbers: int) -> None:
+        table = pa.table({"text": [f"w{number}" for number in numbers], "number": [*numbers]})
+        pq.write_table(table, files / name, row_group_size=16)
+
+    def copy() -> Topology:
+        t = Topology("copy")
+        rows = t.spout("rows", parquet_rows(files, message_type=Sold))
+        t.sink("out", jsonl(tmp_path / "out")).shuffle(rows)
+        return t
+
+    write("a.parquet", *range(40))
+    write("b.parquet", *range(40, 80))
+    (files / "torn.parquet").write_bytes(b"PAR1 and no end")
+    summary = run_topology(copy(), tmp_path / "state", epoch_max_messages=25)
+    assert (summary.acked, summary.dead, summary.open) == (80, 1, 0)
+    write("c.parquet", 80)
+    (files / "a.parquet").unlink()
+    assert run_topology(copy(), tmp_path / "state").acked == 81
+    assert Counter(row["number"] for row in read_rows(tmp_path / "out")) == Counter(range(81))
+    (letter,) = deadletters.read(tmp_path / "state")
+    assert "torn.parquet cannot be read as Parquet" in letter.failure.error

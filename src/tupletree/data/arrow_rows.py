@@ -7,7 +7,8 @@ dict) and converted by msgspec, strictly: no text becomes a number. Imported laz
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -40,6 +41,19 @@ class ArrowRows(Generic[T]):
 
     def _may_lack(self, name: str) -> bool:
         return name not in self.schema.required or self._codec.arrow_schema.field(name).nullable
+
+    def with_texts(self, batch: pa.RecordBatch, texts: Mapping[str, str | None]) -> pa.RecordBatch:
+        """The batch with more columns, for fields that it has none for; each has one value, given as text.
+
+        A text that its field cannot be read from stays one, so that the rows do not fit.
+        """
+        for name in self.schema.fields:
+            if name in texts and name not in batch.schema.names:
+                column: pa.Array[Any] = pa.array([texts[name]] * len(batch), pa.string())
+                with suppress(pa.ArrowException):
+                    column = column.cast(self._codec.arrow_schema.field(name).type)
+                batch = batch.append_column(name, column)
+        return batch
 
     def each(self, batch: pa.RecordBatch) -> Iterator[T | UnusableDataError]:
         """The message of each row, or why its fields cannot hold it. Faster where all can."""

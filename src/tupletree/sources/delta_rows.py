@@ -23,7 +23,7 @@ from tupletree.errors import (
     SourceChangedError,
     needing,
 )
-from tupletree.sources.parquet_pieces import read_batches, rows_of, values_of
+from tupletree.sources.parquet_pieces import read_batches, rows_in, rows_of, values_of
 from tupletree.topology.components import Reject, TaskContext
 from tupletree.topology.splits import Split, SplitSpout
 from tupletree.topology.streams import Schema
@@ -189,9 +189,9 @@ class DeltaRows(SplitSpout[T], Generic[T]):
             raise self._changed(split, f"a file of {size_bytes} bytes", f"one of {split.data} bytes")
         index = 0
         try:
-            for batch in read_batches(str(path), [*Schema.of(self.message_type).fields], split.first, split.rows):
-                yield from values_of(self.message_type, batch, split, index)
-                index += len(batch)
+            for part in read_batches(str(path), [*Schema.of(self.message_type).fields], split.first, split.rows):
+                yield from values_of(self.message_type, part, split, index)
+                index += rows_in(part)
         except (pa.ArrowException, OSError) as error:
             raise self._failed(error) from error
 

@@ -98,7 +98,7 @@ class FileList:
                     out.faults[name] = one
                 usable += 1
             if is_pattern and not usable:
-                folder = _folder_of(given)
+                folder = pattern_folder(given)
                 if why := _not_listed(folder):
                     out.faults[given] = Finding("the folder of the pattern cannot be listed", where=folder, got=why)
                 elif os.path.isdir(folder):
@@ -140,7 +140,8 @@ class Listing:
     unmatched: dict[str, Finding] = field(default_factory=dict)
 
 
-def _folder_of(pattern: str) -> str:
+def pattern_folder(pattern: str) -> str:
+    """The folder in which a pattern begins to match."""
     folder = os.path.dirname(pattern)
     while glob.has_magic(folder):
         folder = os.path.dirname(folder)

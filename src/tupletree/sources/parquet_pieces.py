@@ -8,8 +8,11 @@ use.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,8 +34,21 @@ MAX_READERS = 4
 _Key: TypeAlias = "tuple[str, int, int, int, tuple[str, ...]]"
 
 
+@dataclass(frozen=True)
+class Damaged:
+    """Rows that cannot be read, because the content of the file is wrong.
+
+    Attributes:
+        rows: how many.
+        why: what Arrow says.
+    """
+
+    rows: int
+    why: str
+
+
 class _Reader:
-    """One open file, and how far it was read."""
+    """One open file, and how far it was read: one row group after the other, so that a damaged one costs no others."""
 
     def __init__(self, key: _Key, path: str, columns: Sequence[str]) -> None:
         import pyarrow.parquet as pq
@@ -40,47 +56,49 @@ class _Reader:
         self.key = key
         self._file: Any = pq.ParquetFile(path)
         self._columns = [*columns]
-        self._starts = [0]
-        for group in range(self._file.num_row_groups):
-            self._starts.append(self._starts[-1] + self._file.metadata.row_group(group).num_rows)
+        sizes = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
+        self._ends = [*accumulate(sizes)]
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._rest: pa.RecordBatch | None = None
+        self._group = -1
         self.at = 0  # the row with which `_rest` or the next batch begins
-        self._seek(0)
 
     @property
     def has_ended(self) -> bool:
         """Whether all rows were read."""
-        return self.at >= self._starts[-1]
-
-    def group_of(self, row: int) -> int:
-        """The first row of the row group that has this one."""
-        return max(start for start in self._starts if start <= row)
+        return not self._ends or self.at >= self._ends[-1]
 
     def _seek(self, row: int) -> None:
-        self.at = self.group_of(row)
-        groups = [group for group, start in enumerate(self._starts[:-1]) if start >= self.at]
-        self._batches = self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=self._columns, use_threads=False)
+        """Begin with the row group of a row."""
+        self._group = bisect_right(self._ends, row)
+        self.at = self._ends[self._group - 1] if self._group else 0
+        self._batches = self._file.iter_batches(
+            BATCH_ROWS, row_groups=[self._group], columns=self._columns, use_threads=False
+        )
         self._rest = None
 
-    def read(self, first: int, count: int) -> Iterator[pa.RecordBatch]:
+    def read(self, first: int, count: int) -> Iterator[pa.RecordBatch | Damaged]:
         """These rows, as batches; fewer if the file has fewer."""
-        if not self.group_of(first) <= self.at <= first:
-            self._seek(first)
-        while count > 0:
-            batch = self._rest if self._rest is not None else next(self._batches, None)
-            self._rest = None
-            if batch is None:
-                return
-            skipped = min(first - self.at, len(batch))
-            taken = batch.slice(skipped, count)
-            used = skipped + len(taken)
-            if used < len(batch):
-                self._rest = batch.slice(used)
+        end = min(first + count, self._ends[-1] if self._ends else 0)
+        while first < end:
+            if self.at > first or bisect_right(self._ends, first) != self._group:
+                self._seek(first)
+            try:
+                batch = self._rest if self._rest is not None else next(self._batches)
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the file cannot be read now; that its content is wrong is said without a number
+                lost = min(end, self._ends[self._group]) - first
+                yield Damaged(lost, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+                first += lost
+                self._group, self._rest = -1, None
+                continue
+            taken = batch.slice(first - self.at, end - first)
+            used = min(first - self.at, len(batch)) + len(taken)
+            self._rest = batch.slice(used) if used < len(batch) else None
             self.at += used
-            first += len(taken)
-            count -= len(taken)
             if len(taken):
+                first += len(taken)
                 yield taken
 
     def close(self) -> None:
@@ -93,14 +111,14 @@ _readers: list[_Reader] = []  # those that nobody uses now, the latest last
 _lock = threading.Lock()
 
 
-def read_batches(path: str, columns: Sequence[str], first: int, count: int) -> Iterator[pa.RecordBatch]:
-    """Some consecutive rows of a file, as batches.
+def read_batches(path: str, columns: Sequence[str], first: int, count: int) -> Iterator[pa.RecordBatch | Damaged]:
+    """Some consecutive rows of a file, as batches; what cannot be read of them is said in its place.
 
     The pieces of a file may be read in any order and by several threads and processes; rows that follow those which
     were read last in this process are not looked for from the start of their row group.
 
     Raises:
-        OSError, ArrowException: the file cannot be read.
+        OSError, ArrowException: the file cannot be opened or read.
     """
     status = Path(path).stat()
     key = (path, status.st_ino, status.st_size, status.st_mtime_ns, tuple(columns))
@@ -139,12 +157,24 @@ def rows_of(message_type: Any) -> ArrowRows[Any]:
     return ArrowRows(message_type)
 
 
-def values_of(message_type: type, batch: pa.RecordBatch, split: Split, index: int) -> Iterator[Any]:
-    """The messages of a split's rows from `index` on; a row that its class cannot hold is rejected."""
-    for at, value in enumerate(rows_of(message_type).each(batch)):
+def values_of(message_type: type, part: pa.RecordBatch | Damaged, split: Split, index: int) -> Iterator[Any]:
+    """The messages of a split's rows from `index` on; rows that cannot be read, or do not fit, are rejected."""
+    if isinstance(part, Damaged):
+        for at in range(index, index + part.rows):
+            place = f"{split.source}, row {split.first + at}"
+            payload = place.encode(errors="replace")
+            yield Reject(payload, split.message_id(at), f"{place}: the file is damaged here ({part.why})")
+        return
+    for at, value in enumerate(rows_of(message_type).each(part), index):
         if isinstance(value, UnusableDataError):
             finding = value.findings[0]
             reason = f"{finding.where}: got {finding.got}, expected {finding.expected}"
-            yield Reject(str(batch.slice(at, 1).to_pylist()[0]).encode(), split.message_id(index + at), reason)
+            payload = str(part.slice(at - index, 1).to_pylist()[0]).encode(errors="replace")
+            yield Reject(payload, split.message_id(at), reason)
         else:
             yield value
+
+
+def rows_in(part: pa.RecordBatch | Damaged) -> int:
+    """How many rows a part has."""
+    return part.rows if isinstance(part, Damaged) else len(part)
