@@ -151,6 +151,7 @@ NOT_FOR_USERS = {
     ("Retry", "is_outage"): "`Retry.OUTAGE` sets it",
     ("rate", "clock"): "tests",
     ("text_lines", "clock"): "tests",
+    ("parquet_rows", "clock"): "tests",
 }
 """(what is called, parameter) → who else gives it."""
 

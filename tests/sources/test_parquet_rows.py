@@ -23,7 +23,7 @@ from tests.places import Place
 from tupletree import Topology
 from tupletree.clock import ManualClock
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, EndOfInput, SourceChangedError, TopologyError
-from tupletree.runtimes import run
+from tupletree.runtimes.run import run
 from tupletree.sinks import jsonl, read_rows
 from tupletree.sources import parquet_rows
 from tupletree.sources.packed_records import SEALED
