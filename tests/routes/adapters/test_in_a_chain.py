@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from tupletree.errors import PermanentError, RetryAfter
-from tupletree.routes import CallRecord, Settlement, Standing, Work
+from tupletree.routes import (
+    Adapter,
+    AdapterConfig,
+    AdapterResult,
+    CallRecord,
+    Emitted,
+    PipelineContext,
+    Settlement,
+    Standing,
+    Work,
+)
 from tupletree.routes.adapters import adapter, registry
 from tupletree.routes.document import DocumentError, load
 from tupletree.routes.payloads import decode, encode
@@ -27,10 +37,34 @@ def unsteady(payload: dict[str, Any]) -> dict[str, Any]:
     return payload
 
 
+class EmitsPieces(Adapter[AdapterConfig]):
+    """As a user's own `split`."""
+
+    async def process(self, context: PipelineContext) -> AdapterResult:
+        return AdapterResult(emitted=[Emitted(1), Emitted(2)])
+
+
+class BesideConfig(AdapterConfig):
+    """Where what is emitted goes."""
+
+    queue: str = ""
+
+
+class EmitsBeside(Adapter[BesideConfig]):
+    """Emits a message, and the one in hand goes on."""
+
+    Config = BesideConfig
+
+    async def process(self, context: PipelineContext) -> AdapterResult:
+        return AdapterResult(context.message, [Emitted("beside", self.config.queue)])
+
+
 @pytest.fixture(autouse=True)
 def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", {})
     adapter("unsteady-step")(unsteady)
+    adapter("emits-pieces")(EmitsPieces)
+    adapter("emits-beside")(EmitsBeside)
 
 
 def document(folder: Path, adapters: str) -> Path:
@@ -105,6 +139,33 @@ def test_pieces_of_a_split_are_children_of_their_own_for_every_outbound_queue(tm
     again = settled(tmp_path, "- {type: split}", [1, 2, 3])[0]
     assert [child.id for child in again.children] == [child.id for child in settlement.children]
     assert {child.headers["split-count"] for child in settlement.children} == {"3"}
+
+
+PIECES = {"n": 1, "lines": [1, 2], "text": "1\n2\n"}
+BY_KIND = "{type: switch, config: {cases: [{when: {field: payload.n, value: 1}, queue: /b}], default: /a}}"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "{type: split, config: {field: payload.lines, into: payload.lines}}",
+        "{type: delay, config: {seconds: 60}}",
+        "{type: parse, config: {format: jsonl, field: payload.text, into: payload, split: true}}",
+        "{type: emits-pieces}",
+    ],
+)
+def test_what_is_emitted_behind_a_switch_is_for_the_queue_that_this_chose(tmp_path: Path, step: str) -> None:
+    """As the message itself would be: pieces for every outbound queue would be worked twice."""
+    first, other = settled(tmp_path, f"- {BY_KIND}\n- {step}\n", PIECES, {**PIECES, "n": 2})
+    assert {child.queue for child in first.children} == {"/b"}
+    assert {child.queue for child in other.children} == {"/a"}
+
+
+def test_what_is_emitted_before_a_switch_or_names_its_queue_goes_where_it_went(tmp_path: Path) -> None:
+    before, _ = settled(tmp_path, f"- {{type: emits-beside}}\n- {BY_KIND}\n", {"n": 1}, {"n": 2})
+    assert sorted(child.queue for child in before.children) == ["/a", "/b", "/b"]
+    named, _ = settled(tmp_path, f"- {BY_KIND}\n- {{type: emits-beside, config: {{queue: /a}}}}\n", {"n": 1}, {"n": 2})
+    assert sorted(child.queue for child in named.children) == ["/a", "/b"]
 
 
 def test_what_is_delayed_is_published_with_its_delay(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.routes.running.pipelines import Asked, Batch, Config, Gathering, adap
 from tests.until import until
 from tupletree.config import resolve_options
 from tupletree.queues import Message, connect
-from tupletree.routes import Adapter, AdapterResult, Emitted, PipelineContext, PipelineSpec, RouteSpec
+from tupletree.routes import Adapter, AdapterResult, BatchAdapter, Emitted, PipelineContext, PipelineSpec, RouteSpec
 from tupletree.routes.document.spec import AdapterSpec, ErrorHandling, Inbound, Limits, LineageSpec
 from tupletree.routes.ledger.values import Completed
 from tupletree.routes.payloads import decode, encode
@@ -38,6 +38,34 @@ class Split(Adapter[Config]):
 
     async def process(self, context: PipelineContext) -> AdapterResult:
         return AdapterResult(None, [Emitted({"number": number}) for number in range(context.message.payload["count"])])
+
+
+class Choose(Adapter[Config]):
+    """Chooses a queue by the payload, as a switch."""
+
+    async def process(self, context: PipelineContext) -> AdapterResult:
+        return AdapterResult(context.message, queue=context.message.payload["queue"])
+
+
+class EmitAll(BatchAdapter[Config]):
+    """Emits a message for each member: as results of one each, as one of all, or as two of all."""
+
+    max_age_s = 0.2
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.size = config.size
+
+    def process_batch(self, contexts: Sequence[PipelineContext]) -> Any:
+        results = [AdapterResult(None, [Emitted(one.message.payload)]) for one in contexts]
+        emitted = [one.emitted[0] for one in results]
+        match self.config.say:
+            case "each":
+                return results
+            case "one":
+                return AdapterResult(None, emitted)
+            case _:
+                return [AdapterResult(None, emitted[:1]), AdapterResult(None, emitted[1:]), AdapterResult(None, [])]
 
 
 class Judge(Adapter[Config]):
@@ -115,6 +143,21 @@ def states(run: PipelineRun, execution: str = "") -> dict[str, dict[str, int]]:
     """Route → state → messages."""
     found = run.services.ledger.counts(execution, pipeline="" if execution else "p")
     return {one.route: {state: count for state, count in one.states.items() if count} for one in found}
+
+
+@pytest.mark.parametrize("say", ["each", "one", "three"])
+@pytest.mark.parametrize("start", RUNTIMES)
+def test_what_a_batch_emits_goes_to_the_queue_that_was_chosen_for_all_of_it(
+    tmp_path: Path, start: Callable[[Pipeline], PipelineRun], say: str
+) -> None:
+    one = route("one", adapter(Choose), adapter(EmitAll, say=say, size=2), out=("q.a", "q.b"))
+    with start(pipeline(tmp_path, one, route("a", inbound="q.a"), route("b", inbound="q.b"))) as run:
+        begun = [run.execute({"queue": "q.a", "n": number}, route="one") for number in range(2)]
+        assert {one.wait(HANG_S).state for one in begun} == {"completed"}
+        found = states(run)
+        assert found.keys() == {"one", "a"}
+        # What two executions made together is counted in both.
+        assert (found["one"], [*found["a"]]) == ({"done": 2}, ["done"])
 
 
 @pytest.mark.parametrize("start", RUNTIMES)

@@ -62,7 +62,8 @@ class Emitted(msgspec.Struct, frozen=True):
 
     Attributes:
         payload: its payload.
-        queue: one of the route's outbound queues, by name; empty: all of them.
+        queue: one of the route's outbound queues, by name; empty: those that the message in hand is for: the one that
+            an adapter before chose (`switch`), or all of them.
         headers: added to those of the message in hand.
         delay_s: seconds until it may be delivered.
     """

@@ -25,7 +25,7 @@ class EmittedModel(Part):
     """A message that a mock emits."""
 
     payload: Any = Field(default=None, description="any value")
-    queue: QueueName | None = Field(default=None, description="an outbound queue; null: all of them")
+    queue: QueueName | None = Field(default=None, description="an outbound queue; null: those that the message is for")
     headers: dict[str, str] = Field(default_factory=dict, description="added to those of the message")
 
 

@@ -245,7 +245,9 @@ class AdapterBolt(HoldingBolt[Work]):
             raise no_result(self._route, self._spec.name, result)
         ids = [one for member in members for one in member.ids]
         headers = members[0].context.message.headers
-        emitted = routed(self._route, self._position, ids, result.emitted if result is not None else (), headers)
+        chosen = chosen_queue([member.work for member in members])
+        given = result.emitted if result is not None else ()
+        emitted = routed(self._route, self._position, ids, given, headers, only=chosen)
         if result is not None and result.message is not None and result.continue_pipeline:
             if result.queue and result.queue not in self._route.outbound:
                 raise no_outbound(self._route, result.queue)

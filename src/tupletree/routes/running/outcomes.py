@@ -101,9 +101,23 @@ def delivered(work: Work) -> list[Standing]:
 
 
 def routed(
-    route: RouteSpec, position: int, parents: Sequence[str], emitted: Sequence[Emitted], headers: Mapping[str, str]
+    route: RouteSpec,
+    position: int,
+    parents: Sequence[str],
+    emitted: Sequence[Emitted],
+    headers: Mapping[str, str],
+    *,
+    only: str = "",
 ) -> list[Child]:
     """What an adapter emitted, as children for the queues that they are for.
+
+    Args:
+        route: of the adapter.
+        position: its place in the chain.
+        parents: the messages that they come of.
+        emitted: as it gave them.
+        headers: of the message in hand.
+        only: the outbound queue that an adapter before chose for that: what names none is for it, too. Empty: for all.
 
     Raises:
         PermanentError: one names a queue that is not outbound, or there is none, or has a header that is no text.
@@ -122,10 +136,11 @@ def routed(
             raise no_outbound(route, one.queue)
         if not route.outbound:
             raise no_outbound(route, "")
+        queues = [one.queue or only] if one.queue or only else route.outbound
         body = encode(one.payload)
         own = {**headers, **one.headers}
         if own:
-            _check_headers(one.queue or route.outbound[0], own)
+            _check_headers(queues[0], own)
         children += [
             Child(
                 id=child_id(parents, route.name, position, index, queue),
@@ -134,7 +149,7 @@ def routed(
                 headers=own,
                 delay_s=one.delay_s,
             )
-            for queue in ([one.queue] if one.queue else route.outbound)
+            for queue in queues
         ]
     return children
 

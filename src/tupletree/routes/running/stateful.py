@@ -144,11 +144,12 @@ class BatchBolt(AdapterBolt):
         headers = members[0].context.message.headers
         children: list[Child] = [child for member in members for child in member.work.emitted]
         emitted = [one for result in results if isinstance(result, AdapterResult) for one in result.emitted]
-        children += routed(self._route, self._position, ids, emitted, headers)
+        only = chosen_queue([member.work for member in members])
+        children += routed(self._route, self._position, ids, emitted, headers, only=only)
         for index, result in enumerate(results):
             message = result.message if isinstance(result, AdapterResult) else None
             if message is not None and isinstance(result, AdapterResult):
-                chosen = result.queue or chosen_queue([member.work for member in members])
+                chosen = result.queue or only
                 queues = [chosen] if chosen else self._route.outbound
                 children += published(self._route, ids, message, encode(message.payload), queues, index)
         settlement = Settlement(messages=standings, outcome="done", children=children)

@@ -190,7 +190,9 @@ class Walk:
         if not isinstance(result, AdapterResult):
             raise no_result(self.route, step.spec.name, result)
         if result.emitted:
-            self._emitted += routed(self.route, step.position, self.ids, result.emitted, self.message.headers)
+            self._emitted += routed(
+                self.route, step.position, self.ids, result.emitted, self.message.headers, only=self._queue
+            )
         if result.queue and result.queue not in self.route.outbound:
             raise no_outbound(self.route, result.queue)
         if result.message is not None and result.continue_pipeline:
