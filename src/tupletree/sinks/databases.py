@@ -13,10 +13,13 @@ import socket
 import threading
 import time
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tupletree.errors import RuntimeUnavailableError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import URL, Engine
     from sqlalchemy.engine import Connection, Dialect
@@ -43,18 +46,53 @@ _LOOK_S = 0.5
 _IDLE_LOOKS = 20
 
 
-def make_engine(url: str | URL) -> Engine:
+def shown(url: URL) -> str:
+    """Dialect, host and database: the other parts may hold passwords."""
+    return url.set(username=None, password=None, query={}).render_as_string()
+
+
+def file_of(url: URL) -> Path | None:
+    """The absolute path of a SQLite database; None if it is in no file of that name."""
+    name = url.database
+    if url.get_backend_name() != "sqlite" or not name or name == ":memory:" or name.startswith("file:"):
+        return None
+    return Path(name).absolute()
+
+
+def make_engine(
+    url: URL, where: str, *, sqlite: Mapping[str, Any] | None = None, pragmas: Sequence[str] = ()
+) -> Engine:
     """An engine whose calls raise where the server does not answer any more.
 
     Of PostgreSQL, by psycopg: within about 12 seconds if the server takes no connections, and 15 if only this
     connection is lost. A statement that the server works on is not ended, but for one that waits for a lock: after
     `LOCK_WAIT_S`. Of other databases it is what SQLAlchemy makes.
 
-    Raises what `sqlalchemy.create_engine` raises.
+    Args:
+        url: of the database.
+        where: for the error.
+        sqlite: of SQLite, arguments of `sqlite3.connect`.
+        pragmas: of SQLite, settings of each connection, as in `synchronous = FULL`.
+
+    Raises:
+        RuntimeUnavailableError: the driver is not installed.
     """
     import sqlalchemy as sa
+    from sqlalchemy.exc import NoSuchModuleError
 
-    engine = sa.create_engine(url, pool_pre_ping=True)
+    is_sqlite = url.get_backend_name() == "sqlite"
+    arguments = dict(sqlite or {}) if is_sqlite else {}
+    try:
+        engine = sa.create_engine(url, pool_pre_ping=not is_sqlite, connect_args=arguments)
+    except (ImportError, NoSuchModuleError) as error:
+        raise RuntimeUnavailableError(
+            "the database's driver is not installed",
+            where=where,
+            got=str(error),
+            next_step="install it (tupletree[sql] brings psycopg), or name another: postgresql+psycopg://…",
+        ) from error
+    if is_sqlite:
+        sa.event.listen(engine, "connect", partial(_set_up_sqlite, pragmas))
     if engine.dialect.name == "postgresql":
         sa.event.listen(engine, "begin", _limit_lock_wait)
         if engine.dialect.driver in {"psycopg", "psycopg2"}:
@@ -62,6 +100,11 @@ def make_engine(url: str | URL) -> Engine:
         if engine.dialect.driver == "psycopg":
             sa.event.listen(engine, "do_connect", partial(_connect_watched, _Watch()))
     return engine
+
+
+def _set_up_sqlite(pragmas: Sequence[str], connection: Any, _record: object) -> None:
+    for setting in pragmas:
+        connection.execute(f"PRAGMA {setting}").fetchall()
 
 
 def _limit_lock_wait(connection: Connection) -> None:

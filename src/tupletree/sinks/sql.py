@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupletree.durable import identity_of
-from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, needing
+from tupletree.errors import ConfigError, ConnectorError, needing
+from tupletree.sinks.databases import file_of, make_engine, shown
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.sinks.fitting import only_class
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
@@ -22,7 +23,7 @@ from tupletree.topology.secret import HIDDEN, Secret
 from tupletree.topology.streams import Schema
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import URL, Connection, Engine
 
     from tupletree.sinks.tables import Target
 
@@ -82,7 +83,7 @@ class SqlSink(Sink[Any]):
         add_columns: bool = False,
     ) -> None:
         self.url = url.reveal() if isinstance(url, Secret) else url
-        self.shown_url = _shown(self.url)
+        self.shown_url = shown(_parsed(self.url))
         self.table = table
         self.key = (key,) if isinstance(key, str) else tuple(key)
         self.schema = schema
@@ -110,21 +111,12 @@ class SqlSink(Sink[Any]):
             ConnectorError: the database cannot be reached.
             RuntimeUnavailableError: its driver is not installed.
         """
-        from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
+        from sqlalchemy.exc import SQLAlchemyError
 
-        from tupletree.sinks.databases import make_engine
         from tupletree.sinks.tables import Target, add_missing_columns
 
         cls = only_class(self.message_type, context)
-        try:
-            engine = make_engine(self.url)
-        except (ModuleNotFoundError, NoSuchModuleError) as error:
-            raise RuntimeUnavailableError(
-                "the database's driver is not installed",
-                where=str(self),
-                got=self._without_secrets(str(error)),
-                next_step="install it (tupletree[sql] brings psycopg), or name another: postgresql+psycopg://…",
-            ) from error
+        engine = make_engine(_parsed(self.url), str(self))
         try:
             if self.add_columns:
                 add_missing_columns(engine, self.table, self.schema, Schema.of(cls))
@@ -136,7 +128,7 @@ class SqlSink(Sink[Any]):
             engine.dispose()
             raise
         self._engine = engine
-        self._file = _file_of(engine)
+        self._file = file_of(engine.url)
         self._identity = None if self._file is None else identity_of(self._file)
 
     def write(self, batch: SinkBatch[Any]) -> None:
@@ -229,9 +221,7 @@ class SqlSink(Sink[Any]):
 
     def _without_secrets(self, text: str) -> str:
         """An error of the driver's, which may quote what it was given."""
-        from sqlalchemy.engine import make_url
-
-        parsed = make_url(self.url)
+        parsed = _parsed(self.url)
         values = [value for many in parsed.normalized_query.values() for value in many]
         parts = [part for value in values for part in re.split("[;&]", value)]
         for secret in sorted({self.url, parsed.password or "", *values, *parts}, key=len, reverse=True):
@@ -262,21 +252,12 @@ def _is_missing_table(error: BaseException) -> bool:
     return getattr(origin, "sqlstate", None) == "42P01" or "no such table" in str(origin)
 
 
-def _file_of(engine: Engine) -> Path | None:
-    """The absolute path of a SQLite database; None if it is in no file of that name."""
-    name = engine.url.database
-    if engine.dialect.name != "sqlite" or not name or name == ":memory:" or name.startswith("file:"):
-        return None
-    return Path(name).absolute()
-
-
-def _shown(url: str) -> str:
-    """The URL's dialect, host and database: the other parts may hold passwords."""
+def _parsed(url: str) -> URL:
     with needing("the SQL sink needs SQLAlchemy", "sql"):
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
     try:
-        parsed = make_url(url)
+        return make_url(url)
     except (ArgumentError, ValueError):  # not shown: it may quote a part of the URL
         raise ConfigError(
             "this is no database URL",
@@ -284,8 +265,6 @@ def _shown(url: str) -> str:
             expected="such as sqlite:///file.db or postgresql+psycopg://user:password@host/name",
             next_step="encode @ : / in a password as %40 %3A %2F",
         ) from None
-    port = f":{parsed.port}" if parsed.port else ""
-    return f"{parsed.drivername}://{parsed.host or ''}{port}/{parsed.database or ''}"
 
 
 def _blames_rows(error: Any) -> bool:

@@ -9,21 +9,20 @@ import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tupletree.durable import claim_private
-from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, UnusableDataError
+from tupletree.errors import ConfigError, ConnectorError, UnusableDataError
 from tupletree.queues.sqlite import SqliteBroker, SqliteTransaction
 from tupletree.queues.urls import without_secrets
 from tupletree.routes.ledger.statements import Statement
 from tupletree.routes.ledger.tables import FORMAT, METADATA, meta
-from tupletree.sinks.databases import make_engine
+from tupletree.sinks.databases import file_of, make_engine, shown
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -34,6 +33,13 @@ _LOCK = 7_473_001_902
 """Of PostgreSQL's advisory locks: one process at a time makes the tables."""
 
 _BUSY_TIMEOUT_S = 10.0
+_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "wal_autocheckpoint = 4096",
+    "cache_size = -32768",
+    "temp_store = MEMORY",
+)
 
 
 class Session(ABC):
@@ -194,7 +200,7 @@ class DatabaseStore(Store):
             raise ConfigError(
                 "the URL of the ledger cannot be read", expected="sqlite:///file.db or postgresql+psycopg://…"
             ) from None
-        self.where = f"ledger {parsed.set(username=None, password=None, query={}).render_as_string()}"
+        self.where = f"ledger {shown(parsed)}"
         self._dialect = parsed.get_backend_name()
         if self._dialect not in _HAS_TABLES:
             raise ConfigError(
@@ -204,28 +210,14 @@ class DatabaseStore(Store):
                 expected="sqlite or postgresql",
             )
         self._password = parsed.password or ""
-        if self._dialect == "sqlite" and parsed.database and parsed.database != ":memory:":
-            claim_private(Path(parsed.database), "the ledger's file", self.where)
-        if self._dialect == "postgresql" and "+" not in parsed.drivername:
+        if file := file_of(parsed):
+            claim_private(file, "the ledger's file", self.where)
+        if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-        try:
-            self._engine = self._make_engine(parsed)
-        except (ModuleNotFoundError, NoSuchModuleError) as error:
-            raise RuntimeUnavailableError(
-                "the database's driver is not installed",
-                where=self.where,
-                got=str(error),
-                next_step="install it: tupletree[sql] brings psycopg",
-            ) from error
-
-    def _make_engine(self, url: sa.URL) -> sa.Engine:
-        if self._dialect == "postgresql":
-            return make_engine(url)
         arguments = {"timeout": _BUSY_TIMEOUT_S, "isolation_level": None, "cached_statements": 256}
-        engine = sa.create_engine(url, connect_args=arguments)
-        sa.event.listen(engine, "connect", _set_up_sqlite)
-        sa.event.listen(engine, "begin", _begin_sqlite)
-        return engine
+        self._engine = make_engine(parsed, self.where, sqlite=arguments, pragmas=_PRAGMAS)
+        if self._dialect == "sqlite":
+            sa.event.listen(self._engine, "begin", _begin_sqlite)
 
     def write(self, work: Callable[[Session], T]) -> T:
         """See `Store.write`."""
@@ -258,17 +250,6 @@ class DatabaseStore(Store):
                 got=without_secrets(f"{type(cause).__name__}: {cause}", self._password),
                 next_step="see to the database; what was not confirmed is done again",
             ) from error
-
-
-def _set_up_sqlite(connection: Any, _record: object) -> None:
-    for setting in (
-        "journal_mode = WAL",
-        "synchronous = FULL",
-        "wal_autocheckpoint = 4096",
-        "cache_size = -32768",
-        "temp_store = MEMORY",
-    ):
-        connection.execute(f"PRAGMA {setting}").fetchall()
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupletree.durable import claim_private
-from tupletree.errors import ConfigError, ConnectorError, RuntimeUnavailableError, needing
+from tupletree.errors import ConfigError, ConnectorError, needing
 from tupletree.queues.urls import without_secrets
 from tupletree.routes.lineage.rows import COLUMNS, KEY, REST_S, Edge, Step, Steps, edges_of
 from tupletree.routes.messages import CallRecord
-from tupletree.sinks.databases import make_engine
+from tupletree.sinks.databases import file_of, make_engine, shown
 
 with needing("lineage in a database needs SQLAlchemy", "routes"):
     import sqlalchemy as sa
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUSY_TIMEOUT_S = 5.0
+_PRAGMAS = ("journal_mode = WAL", "synchronous = NORMAL", "cache_size = -32768", "temp_store = MEMORY")
+"""NORMAL: a power cut may lose the last rows, which lineage may; a killed process loses nothing that was written."""
 SWEPT_AT_ONCE = 5_000
 
 _METADATA = sa.MetaData()
@@ -93,21 +94,8 @@ def connect(url: str) -> tuple[sa.Engine, str]:
         )
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
-    shown = parsed.set(username=None, password=None, query={}).render_as_string()
-    try:
-        if family == "sqlite":
-            engine = sa.create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
-            sa.event.listen(engine, "connect", _set_up_sqlite)
-        else:
-            engine = make_engine(parsed)
-    except (ModuleNotFoundError, SQLAlchemyError) as error:
-        raise RuntimeUnavailableError(
-            "the database's driver is not installed",
-            where=shown,
-            got=type(error).__name__,
-            next_step="install it (tupletree[sql] brings psycopg), or name another: postgresql+psycopg://…",
-        ) from error
-    return engine, shown
+    where = shown(parsed)
+    return make_engine(parsed, where, sqlite={"timeout": BUSY_TIMEOUT_S}, pragmas=_PRAGMAS), where
 
 
 @contextmanager
@@ -144,9 +132,10 @@ class DatabaseStore:
 
     def open(self) -> None:
         """See `Store`."""
-        path = self._engine.url.database
-        if self._engine.dialect.name == "sqlite" and path and path != ":memory:":
-            _create_private(Path(path), self.where)
+        if path := file_of(self._engine.url):
+            with suppress(OSError):  # told by what comes next
+                path.parent.mkdir(parents=True, exist_ok=True)
+            claim_private(path, "the file of lineage", self.where)  # errors of adapters may quote payloads
         with failing_as_outage(self.where):
             _METADATA.create_all(self._engine)
 
@@ -241,16 +230,3 @@ def _parameters(engine: sa.Engine) -> int:
         if sqlite3.sqlite_version_info < (3, 32):
             return 999
     return 8_000
-
-
-def _set_up_sqlite(connection: Any, _record: object) -> None:
-    # NORMAL: a power cut may lose the last rows, which lineage may; a killed process loses nothing that was written.
-    for setting in ("journal_mode = WAL", "synchronous = NORMAL", "cache_size = -32768", "temp_store = MEMORY"):
-        connection.execute(f"PRAGMA {setting}").fetchall()
-
-
-def _create_private(path: Path, where: str) -> None:
-    """Errors of adapters, which are in it, may quote payloads."""
-    with suppress(OSError):  # told by what comes next
-        path.parent.mkdir(parents=True, exist_ok=True)
-    claim_private(path, "the file of lineage", where)

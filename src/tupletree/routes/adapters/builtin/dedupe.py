@@ -14,7 +14,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path as FilePath
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,7 +26,7 @@ from tupletree.queues.urls import without_secrets
 from tupletree.routes import payloads
 from tupletree.routes.adapters.contract import Adapter, AdapterConfig, AdapterContext, AdapterResult, PipelineContext
 from tupletree.routes.adapters.paths import Path, PathText
-from tupletree.sinks.databases import make_engine
+from tupletree.sinks.databases import file_of, make_engine
 
 _GOT_THROUGH = frozenset({"done", "filtered", "unrouted"})
 _MISSING = object()
@@ -83,6 +82,7 @@ class Dedupe(Adapter[DedupeConfig]):
 
         Raises:
             ConfigError: this is no database.
+            RuntimeUnavailableError: its driver is not installed.
             ConnectorError: it cannot be reached.
         """
         self._under_way: dict[str, _Claim] = {}
@@ -186,19 +186,15 @@ class _Store:
     def open(self) -> None:
         """Connect, and make the table if it is not there."""
         try:
-            self._engine = engine = make_engine(self._url)
-            if engine.dialect.name == "sqlite" and engine.url.database and engine.url.database != ":memory:":
-                claim_private(FilePath(engine.url.database), "the file of seen keys", "dedupe: store")
-        except (
-            exc.ArgumentError,
-            exc.NoSuchModuleError,
-            ImportError,
-            ValueError,
-        ) as error:  # not shown: it may quote the URL
+            url = sa.make_url(self._url)
+        except (exc.ArgumentError, ValueError) as error:  # not shown: it may quote the URL
             raise ConfigError(
                 "the store is no database that can be used here", where="dedupe: store", got=type(error).__name__
             ) from None
+        self._engine = engine = make_engine(url, "dedupe: store")
         try:
+            if file := file_of(url):
+                claim_private(file, "the file of seen keys", "dedupe: store")
             with self._connected():
                 try:
                     _METADATA.create_all(engine)

@@ -20,7 +20,6 @@ from tupletree.errors import (
     ConnectorError,
     PermanentError,
     ProcessingError,
-    RuntimeUnavailableError,
     did_you_mean,
 )
 from tupletree.queues.urls import without_secrets
@@ -154,15 +153,11 @@ class WriteSql(BatchAdapter[SqlConfig]):
         self._where = f"{config.table} in {url.host or url.database or url.drivername}"
         make = _INSERTS[url.get_backend_name()]
         try:
-            self._engine = make_engine(url)
+            self._engine = make_engine(url, self._where)
             try:
                 self._set_up(self._engine)
             except (exc.IntegrityError, exc.ProgrammingError):
                 self._set_up(self._engine)  # another task may have made the same table at the same time
-        except (ImportError, exc.NoSuchModuleError) as error:
-            raise RuntimeUnavailableError(
-                "the database's driver is not installed", where=self._where, got=str(error), next_step="install it"
-            ) from error
         except exc.SQLAlchemyError as error:
             raise self._fault(error, at_start=True) from error
         schema, _, name = config.table.rpartition(".")
