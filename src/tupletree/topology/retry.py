@@ -1,7 +1,7 @@
 """Retry: what a topology says about the failures of one bolt, in the place of the run's options.
 
-Owns which settings hold for an exception, and what is wrong with them. It counts nothing and waits for nothing: the
-rule itself is in `tracking.retry`.
+Owns which settings hold for an exception, and what is wrong with them, or with a `max_rate=` beside them. It counts
+nothing and waits for nothing: the rule itself is in `tracking.retry`.
 """
 
 from __future__ import annotations

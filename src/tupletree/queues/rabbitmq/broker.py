@@ -45,6 +45,7 @@ from tupletree.queues.rabbitmq.wire import (
     REASON_BYTES,
     Handle,
     Parcel,
+    dead_queue_beside,
     dead_queue_of,
     delay_step_ms,
     deliveries_of,
@@ -320,7 +321,7 @@ class RabbitBroker(Broker):
             telling = []
             with _settling(held):
                 for channel, leases in held:
-                    dead = channel.queue.replace("tupletree.queue.", "tupletree.dead.", 1)
+                    dead = dead_queue_beside(channel.queue)
                     parcels = [
                         _copy(link, channel, lease, dead, by_handle[handle].reason or "no reason was given")
                         for handle, lease in leases

@@ -1,6 +1,7 @@
 """A connection to a RabbitMQ server, for callers of any thread.
 
-Owns the event loop and its thread, connecting again, which channels there are, and what the errors of pika mean.
+Owns the event loop and its thread, connecting again, which channels there are, how queues and delays are made at the
+server, and what the errors of pika mean.
 Refuses to know messages and capabilities: they are in `broker`.
 """
 

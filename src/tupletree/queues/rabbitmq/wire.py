@@ -17,6 +17,7 @@ from tupletree.errors import ConfigError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message, State, Stored
 
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,180}")
+_READY, _DEAD = "tupletree.queue.", "tupletree.dead."
 _HEAD, _KEY, _DELIVERIES, _REASON = "tupletree", "tupletree-key", "tupletree-deliveries", "tupletree-reason"
 _PUBLISHED = "tupletree-published-ms"
 _OURS = frozenset({_KEY, _DELIVERIES, _REASON, _PUBLISHED})
@@ -81,12 +82,17 @@ def _token_of(queue: str) -> str:
 
 def ready_queue_of(queue: str) -> str:
     """The server's queue that has the messages."""
-    return f"tupletree.queue.{_token_of(queue)}"
+    return f"{_READY}{_token_of(queue)}"
 
 
 def dead_queue_of(queue: str) -> str:
     """The server's queue that has the dead letters."""
-    return f"tupletree.dead.{_token_of(queue)}"
+    return f"{_DEAD}{_token_of(queue)}"
+
+
+def dead_queue_beside(ready: str) -> str:
+    """The same, by the name of the server's queue that has the messages."""
+    return ready.replace(_READY, _DEAD, 1)
 
 
 def delay_name(step_ms: int) -> str:

@@ -1,6 +1,6 @@
-"""Plan runners: the seam between the engine, which decides what is run, and Spark, which runs it.
+"""Plan runners: the seam between `epoch_runs`, which decides what is run, and Spark, which runs it.
 
-`PlanRunner` is all that the engine knows: slices of an epoch and the control of one run go in, report rows come out.
+`PlanRunner` is all that it knows of Spark: slices of an epoch and the control of one run go in, report rows come out.
 `SparkPlanRunner` makes one Spark job of it, with one action: a second action could mix two executions of an epoch.
 Its job is an RDD of bytes: Spark moves rows, and does not know what is in them. `testing.in_process` has a
 runner without Spark.
