@@ -6,6 +6,7 @@ A record, whose fields are declared one by one and which no method of its own ch
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Mapping
 
@@ -97,6 +98,40 @@ def named_in(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> lis
         re.match(r"    (\*{0,2}\w+(?:, \*{0,2}\w+)*): ", line) for section in listed for line in section.split("\n")
     )
     return [name.strip("*") for line in lines if line for name in line[1].split(", ")]
+
+
+@functools.cache
+def methods_of(node: ast.ClassDef) -> dict[str, bool]:
+    """Each public method of a class, and whether it says what it does; setters are documented by their properties."""
+    found: dict[str, bool] = {}
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and not method.name.startswith("_"):
+            says = method.name in named_in(node) or ast.get_docstring(method) is not None
+            found.setdefault(method.name, says)
+    return found
+
+
+def is_documented(node: ast.ClassDef, name: str, by_name: Mapping[str, list[ast.ClassDef]]) -> bool:
+    """Whether a class, or one that it is derived from, says what this method does."""
+    bases = (ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases)
+    return methods_of(node).get(name, False) or any(
+        is_documented(other, name, by_name) for base in bases for other in by_name.get(base, ())
+    )
+
+
+def test_public_methods_say_what_they_do_where_they_are_first_declared() -> None:
+    """What overrides a method needs a docstring only where there is more to say."""
+    by_name: dict[str, list[ast.ClassDef]] = {}
+    for _, _, node in classes():
+        by_name.setdefault(node.name, []).append(node)
+    silent = [
+        f"{place}.{name}"
+        for place, _, node in classes()
+        if not (node.name.startswith("_") or node.col_offset)  # nor one that a function makes
+        for name in methods_of(node)
+        if not is_documented(node, name, by_name)
+    ]
+    assert silent == []
 
 
 def used_in(node: ast.AST, classes_by_name: Mapping[str, list[ast.ClassDef]]) -> set[str]:

@@ -31,21 +31,17 @@ class BatchTask(BaseHolder):
 
     @property
     def is_holding(self) -> bool:
-        """See `Holder`."""
         return bool(self._members)
 
     @property
     def held_count(self) -> int:
-        """See `Holder`."""
         return len(self._members)
 
     def until_s(self, root: int | None = None) -> float | None:  # noqa: ARG002 - a batch is let go of as a whole
-        """See `Holder`."""
         return self.due_s
 
     @property
     def put_off_since_s(self) -> float | None:
-        """See `Holder`."""
         return min((member.since_s for member in self._members), default=None)
 
     @property
@@ -85,7 +81,6 @@ class BatchTask(BaseHolder):
         return self.flush()
 
     def waiting(self) -> list[int]:
-        """See `Holder`."""
         return [root for member in self._members for root in roots_of(member.root)]
 
     def memory(self) -> Any:
@@ -98,7 +93,6 @@ class BatchTask(BaseHolder):
         self._members = [member for member in self._holdings.restore(held) if not waits_for(member, waiting)]
 
     def forget(self, roots: Collection[int]) -> None:
-        """See `Holder`."""
         if self._holdings.forget(roots):
             self._members = [member for member in self._members if member.open]
 

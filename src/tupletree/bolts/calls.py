@@ -183,7 +183,6 @@ class CallingHolder(BaseHolder, ABC):
         self._waiting: Collection[int] = ()  # messages whose next attempt is to come; see `Holder.restore`
 
     def until_s(self, root: int | None = None) -> float | None:  # noqa: ARG002 - those that go by time know more
-        """See `Holder`."""
         return None
 
     def resume(self) -> Worked:
@@ -212,7 +211,6 @@ class CallingHolder(BaseHolder, ABC):
 
     @property
     def put_off_since_s(self) -> float | None:
-        """See `Holder`."""
         return min((member.since_s for member in self._put_off()), default=None)
 
     def _may_come(self, reopened_us: int | None) -> bool:  # noqa: ARG002 - those that go by time know more
@@ -296,7 +294,6 @@ class TimedHolder(CallingHolder):
 
     @property
     def due_s(self) -> float | None:
-        """See `Holder`."""
         if self._stirred:
             return self._place.epoch_time_s
         due_us = self._ends.next_us
@@ -310,11 +307,9 @@ class TimedHolder(CallingHolder):
 
     @property
     def goes_by_event_time(self) -> bool:
-        """See `Holder`."""
         return self._time_of is not None
 
     def until_s(self, root: int | None = None) -> float | None:
-        """See `Holder`."""
         if root is None:
             until_us = self._ends.next_us
         else:
@@ -329,7 +324,6 @@ class TimedHolder(CallingHolder):
 
     @property
     def watermark_us(self) -> int | None:
-        """See `Holder`."""
         return None if self._time_of is None or self._watermark.current == BEFORE_ALL else self._watermark.current
 
     @property

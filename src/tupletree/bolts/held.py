@@ -149,7 +149,7 @@ class Holder(Protocol):
         """
 
 
-class BaseHolder:
+class BaseHolder(Holder):
     """What holders have in common: no ticks, nothing to open, no time but the clock's, unless they say otherwise."""
 
     def __init__(self, place: TaskPlace) -> None:
@@ -158,27 +158,22 @@ class BaseHolder:
 
     @property
     def watermark_us(self) -> int | None:
-        """See `Holder`."""
         return None
 
     @property
     def goes_by_event_time(self) -> bool:
-        """See `Holder`."""
         return False
 
     @property
     def is_holding(self) -> bool:
-        """See `Holder`."""
         return len(self._holdings) > 0
 
     @property
     def held_count(self) -> int:
-        """See `Holder`."""
         return len(self._holdings)
 
     @property
     def put_off_since_s(self) -> float | None:
-        """See `Holder`."""
         return min((member.since_s for member in self._holdings.members()), default=None)
 
     def open(self) -> None:
@@ -188,7 +183,6 @@ class BaseHolder:
         """Nothing to close."""
 
     def held(self) -> list[HeldFrame]:
-        """See `Holder`."""
         return self._holdings.held()
 
     def tick(self, time_s: float) -> Worked:  # noqa: ARG002 - see `Holder`

@@ -49,7 +49,6 @@ class HoldingTask(BaseHolder):
         return self._bolt.due_s() if self._bolt is not None else self._due_at_end_s
 
     def waiting(self) -> list[int]:
-        """See `Holder`."""
         return [root for member in self._new for root in roots_of(member.root)] if self._is_away else []
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -77,7 +76,6 @@ class HoldingTask(BaseHolder):
         self._new = [member for member in self._holdings.restore(held) if not waits_for(member, waiting)]
 
     def forget(self, roots: Collection[int]) -> None:
-        """See `Holder`."""
         gone = self._holdings.forget(roots)
         if not gone:
             return
@@ -104,7 +102,6 @@ class HoldingTask(BaseHolder):
         return self._turn(check=True)
 
     def resume(self) -> Worked:
-        """See `Holder`."""
         return self._turn(check=True)
 
     def _turn(self, *, check: bool = False) -> Worked:

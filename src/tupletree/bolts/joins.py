@@ -111,7 +111,6 @@ class JoinTask(TimedHolder):
         return [self._renew_at_s, self._over_us, self._watermark.memory(), marks(matched), put_off]
 
     def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
-        """See `Holder`."""
         matches: list[Any] = []
         put_off: list[Any] = []
         if memory is not None:
@@ -135,7 +134,6 @@ class JoinTask(TimedHolder):
                 self._put_pair_off(entries[left], entries[right])
 
     def forget(self, roots: Collection[int]) -> None:
-        """See `Holder`."""
         if not self._holdings.forget(roots):
             return
         for key, group in [*self._groups.items()]:
@@ -146,21 +144,17 @@ class JoinTask(TimedHolder):
             self._drop_if_empty(key, group)
 
     def _key_of(self, member: Member) -> Any:
-        """See `TimedHolder`."""
         return self._keys[member.source]([member.value])[0]
 
     def _lasts(self) -> Iterable[tuple[Member, int]]:
-        """See `TimedHolder`."""
         entries = (entry for group in self._groups.values() for side in group.entries for entry in side)
         return ((entry.member, entry.time_us + self._within_us) for entry in entries)
 
     @property
     def _looks_again(self) -> bool:
-        """See `TimedHolder`."""
         return bool(self._again)
 
     def _put_off(self) -> Iterable[Member]:
-        """See `CallingHolder`."""
         for pair in self._pairs_put_off:
             yield from (entry.member for entry in pair if entry.member.open)
         yield from (entry.member for entry in self._exits_put_off if entry.member.open)

@@ -71,7 +71,6 @@ class SessionWindowTask(TimedWindowCalls):
         return [self._renew_at_s, self._over_us, self._watermark.memory(), self._memory_of_put_off()]
 
     def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
-        """See `Holder`."""
         put_off: Sequence[Any] = ()
         if memory is not None:
             self._renew_at_s, self._over_us, watermark, put_off = memory
@@ -84,7 +83,6 @@ class SessionWindowTask(TimedWindowCalls):
                 self._enter(self._key_of(member), member, self._time_of_held(member))
 
     def forget(self, roots: Collection[int]) -> None:
-        """See `Holder`."""
         if self._holdings.forget(roots):
             for key, group in [*self._groups.items()]:
                 if not all(member.open for member in group.members):
@@ -95,14 +93,12 @@ class SessionWindowTask(TimedWindowCalls):
                             self._enter(key, member, time_us)
 
     def _lasts(self) -> Iterable[tuple[Member, int]]:
-        """See `TimedHolder`."""
         for group in self._groups.values():
             for start, stop in self._parts(group.times):
                 end_us = self._end(group.times[start], group.times[stop - 1])
                 yield from ((member, end_us) for member in group.members[start:stop])
 
     def _place_in_window(self, session: CallSession, key: Any, member: Member, time_us: int) -> None:
-        """See `TimedWindowCalls`."""
         if self._place.comes_again(member.root):
             self._come_again(key, member, time_us)
         elif self._is_over(key, time_us):

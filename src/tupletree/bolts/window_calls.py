@@ -95,7 +95,6 @@ class WindowCalls(CallingHolder):
         return any(over.reopened_us is not None for over in self._windows_put_off)
 
     def _put_off(self) -> Iterable[Member]:
-        """See `CallingHolder`."""
         return (member for member in self._calls_put_off if member.open)
 
     def _put_window_off(self, over: WindowCall) -> None:

@@ -53,7 +53,6 @@ class TimeWindowTask(TimedWindowCalls):
         self._groups: dict[Any, _TimeGroup] = {}
 
     def _place_in_window(self, session: CallSession, key: Any, member: Member, time_us: int) -> None:
-        """See `TimedWindowCalls`."""
         over_us = self._over_us
         is_behind = self._first_end(time_us) <= over_us
         if is_behind and self._place.comes_again(member.root):
@@ -75,7 +74,6 @@ class TimeWindowTask(TimedWindowCalls):
         return [self._renew_at_s, self._over_us, self._watermark.memory(), [*almost_late.items()], put_off]
 
     def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
-        """See `Holder`."""
         over_at: dict[int, int] = {}
         put_off: Sequence[Any] = ()
         if memory is not None:
@@ -92,7 +90,6 @@ class TimeWindowTask(TimedWindowCalls):
             self._enter(self._key_of(member), member, self._time_of_held(member), over_us)
 
     def forget(self, roots: Collection[int]) -> None:
-        """See `Holder`."""
         if self._holdings.forget(roots):
             for key, group in [*self._groups.items()]:
                 group.entries = [entry for entry in group.entries if entry.member.open]
@@ -101,7 +98,6 @@ class TimeWindowTask(TimedWindowCalls):
                     self._drop(key)
 
     def _lasts(self) -> Iterable[tuple[Member, int]]:
-        """See `TimedHolder`."""
         entries = (entry for group in self._groups.values() for entry in group.entries)
         return ((entry.member, self._last_end(entry.time_us)) for entry in entries)
 
@@ -233,7 +229,6 @@ class CountWindowTask(WindowCalls):
 
     @property
     def due_s(self) -> float | None:
-        """See `Holder`."""
         return self._due_at(None)
 
     def flush(self) -> Worked:
@@ -257,7 +252,6 @@ class CountWindowTask(WindowCalls):
         return [self._renew_at_s, marks(seen), self._memory_of_put_off()] if self.is_holding else None
 
     def restore(self, held: Sequence[HeldFrame], memory: Any, waiting: Collection[int] = ()) -> None:
-        """See `Holder`."""
         self._waiting = waiting
         self._renew_at_s, seen, put_off = memory or (0.0, (), ())
         members = self._holdings.restore(held)
@@ -271,7 +265,6 @@ class CountWindowTask(WindowCalls):
             group.fresh += member not in old
 
     def forget(self, roots: Collection[int]) -> None:
-        """See `Holder`."""
         if not self._holdings.forget(roots):
             return
         for key, group in [*self._groups.items()]:

@@ -272,11 +272,9 @@ class ExpiringCell(ValueCell[V]):
         return itertools.takewhile(lambda entry: entry[1] <= self._now_s, self.renewed.items())
 
     def touch(self) -> None:
-        """See `ValueCell.touch`."""
         self._renew(self.key)
 
     def adopt(self, key: Any, value: V, expires_s: float) -> None:
-        """See `ValueCell.adopt`."""
         super().adopt(key, value, expires_s)
         self.renewed[key] = expires_s
 

@@ -205,7 +205,6 @@ class AsyncBoltMachine(EmittingMachine):
         return [*self._calls.unsettled(), *self._waiting_roots(), *waiting]
 
     def holds(self, root: int, now: Now) -> list[Hold]:
-        """See `Machine`."""
         name, away = self.task.component, self.wait.current
         since_s = None if away is None else away.since_s - now.monotonic_s + now.wall_s
         found = [
@@ -226,7 +225,6 @@ class AsyncBoltMachine(EmittingMachine):
         return found
 
     def held_now(self) -> list[Hold]:
-        """See `Machine`."""
         name, behind = self.task.component, sum([len(line) for line in self._lines.values()])
         running = [call.begun_s for call in self._running.values()]
         found = [Hold("call", name, len(running), since_s=min(running))] if running else []

@@ -22,6 +22,7 @@ from tupletree.data.frames import Root
 from tupletree.errors import ProcessingError, ProcessingTimeoutError
 from tupletree.state.cells import is_immutable
 from tupletree.tasks.live_roots import LiveRoots
+from tupletree.topology.components import Collector, KeyedState
 
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
@@ -100,7 +101,6 @@ class CallPlace(TaskPlace):
 
     @property
     def attempt(self) -> int:
-        """See `TaskContext.attempt`."""
         call = _call_of(self)
         return self.attempt_of(call.delivery.root) if call is not None else 0
 
@@ -129,7 +129,7 @@ class CallPlace(TaskPlace):
         return call.delivery.source[2] if call is not None else -1
 
 
-class CallState:
+class CallState(KeyedState[Any]):
     """The `KeyedState` of an async bolt's task.
 
     Args:
@@ -143,7 +143,6 @@ class CallState:
 
     @property
     def value(self) -> Any:
-        """See `KeyedState.value`."""
         return self._call().value
 
     @value.setter
@@ -152,7 +151,6 @@ class CallState:
 
     @property
     def key(self) -> Any:
-        """See `KeyedState.key`."""
         return self._call().key
 
     def touch(self) -> None:
@@ -160,7 +158,6 @@ class CallState:
         self._call().touched = True
 
     def clear(self) -> None:
-        """See `KeyedState.clear`."""
         self._call().value = own_copy(self._default())
 
     def _call(self) -> CallContext:
@@ -174,7 +171,7 @@ class CallState:
         return call
 
 
-class CallCollector:
+class CallCollector(Collector[Any]):
     """The `Collector` of an async bolt's task. It raises at once what can be found wrong at once.
 
     Args:
@@ -189,21 +186,17 @@ class CallCollector:
         self._renewals = renewals
 
     def emit(self, value: Any, *, anchors: Sequence[object] | None = None, stream: str | None = None) -> None:
-        """See `Collector.emit`."""
         self._emit(value, anchors, stream, None)
 
     def emit_direct(
         self, task_id: int, value: Any, *, anchors: Sequence[object] | None = None, stream: str | None = None
     ) -> None:
-        """See `Collector.emit_direct`."""
         self._emit(value, anchors, stream, task_id)
 
     def ack(self, value: object) -> None:
-        """See `Collector.ack`."""
         self._verdict("an ack", value, partial(self._calls.ack, value))
 
     def fail(self, value: object, error: BaseException | str | None = None) -> None:
-        """See `Collector.fail`."""
         self._verdict("a fail", value, partial(self._calls.fail, value, error))
 
     def reset_timeout(self, value: object) -> None:

@@ -124,7 +124,6 @@ class AsyncSpoutMachine(SpoutMachine):
 
     @property
     def all_told(self) -> bool:
-        """See `SpoutMachine`."""
         return self._callbacks is None and not self._spout_calls.due
 
     def committed(self, now: Now, out: Outbox) -> None:
@@ -247,7 +246,6 @@ class _AcksTogether(SourceCalls):
         self._spout_calls = spout_calls
 
     def ack(self, acked: Sequence[Acked], now_s: float) -> None:  # noqa: ARG002 - the queue takes them at any time
-        """See `SourceCalls.ack`."""
         if acked:
             self._spout_calls.ack_all([one.message_id for one in acked])
 

@@ -454,7 +454,6 @@ class BoltMachine(EmittingMachine):
         return self._bolt.unsettled() if isinstance(self._bolt, BoltTask) else ()
 
     def holds(self, root: int, now: Now) -> list[Hold]:
-        """See `Machine`."""
         found: list[Hold] = [] if self._in_order is None else self._in_order.holds(root)
         name, away, holder = self.task.component, self.wait.current, self._holder
         if self.is_waiting and root in self._waiting_roots():
@@ -469,7 +468,6 @@ class BoltMachine(EmittingMachine):
         return found
 
     def held_now(self) -> list[Hold]:
-        """See `Machine`."""
         found = [] if self._in_order is None else self._in_order.held_now()
         waiting = sum([len(frame.values) for frame in self._waiting])
         if self.wait.current is not None:

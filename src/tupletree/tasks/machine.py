@@ -176,7 +176,6 @@ class EmittingMachine(Machine):
         self._since_s = 0.0  # when the oldest message of what is in hand went out, where that is of use
 
     def number_from(self, numbers: Numbers) -> None:
-        """See `Machine`."""
         self._emitter.ordering.numbers = numbers
 
     def carry_out(self, worked: Worked, out: Outbox) -> None:
@@ -234,7 +233,6 @@ class EmittingMachine(Machine):
             self._kept_frames.settle((), over)
 
     def skip(self, frame: Frame) -> None:
-        """See `Machine`."""
         if self._under_way is not None:
             self._under_way.skipped(frame.id)
 

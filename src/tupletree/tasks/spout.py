@@ -162,7 +162,6 @@ class SpoutMachine(Machine):
         return None if self._under_way is None else self._under_way.ordered
 
     def number_from(self, numbers: Numbers) -> None:
-        """See `Machine`."""
         self._emitter.ordering.numbers = numbers
 
     # --- start and stop ---------------------------------------------------------------------------------------
@@ -361,11 +360,9 @@ class SpoutMachine(Machine):
         return self.pending.in_flight(self.task.task_id)
 
     def holds(self, root: int, now: Now) -> list[Hold]:  # noqa: ARG002 - as `Machine` has it
-        """See `Machine`."""
         return [Hold("write", self.task.component)] if root in self._write_requests.roots() else []
 
     def held_now(self) -> list[Hold]:
-        """See `Machine`."""
         task, pending, name = self.task.task_id, self.pending, self.task.component
         counts = {
             "retry": pending.open_count(task) - pending.in_flight(task),

@@ -125,7 +125,6 @@ class _Aggregate:
         return f"{self.fold}{field} of {self.message.__qualname__} by {keys}, into {self.into.__qualname__}"
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:
-        """See `Recipe`."""
         where = str(self)
         wrong = list(_key_faults(message, self.keys, where))
         if self.field:
@@ -178,11 +177,9 @@ class _Aggregate:
 
     @property
     def calls_user_code(self) -> bool:
-        """See `Recipe`."""
         return False
 
     def state(self, message: Schema) -> StateSpec:
-        """See `Recipe`."""
         if self.fold == "count":
             return StateSpec(int, int)
         kinds = _kinds(message.fields[self.field])
@@ -198,7 +195,6 @@ class _Aggregate:
         return StateSpec(*choices[self.fold])
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:
-        """See `Recipe`."""
         from tupletree.bolts.vectorised.folding import Folding
 
         result = next(name for name in into.fields if name not in self.keys)
@@ -214,27 +210,22 @@ class _Dedupe:
 
     @property
     def into(self) -> type:
-        """See `Recipe`."""
         return self.message
 
     @property
     def calls_user_code(self) -> bool:
-        """See `Recipe`."""
         return False
 
     def __str__(self) -> str:
         return f"dedupe of {self.message.__qualname__} by {', '.join(self.keys)}"
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:  # noqa: ARG002 - the same class
-        """See `Recipe`."""
         return _key_faults(message, self.keys, str(self))
 
     def state(self, message: Schema) -> StateSpec:  # noqa: ARG002 - it knows no fields
-        """See `Recipe`."""
         return StateSpec(bool, bool)
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:  # noqa: ARG002 - it knows no fields
-        """See `Recipe`."""
         from tupletree.bolts.vectorised.folding import keep_first
 
         return keep_first

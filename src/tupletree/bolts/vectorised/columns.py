@@ -76,16 +76,13 @@ class _Stateless:
 
     @property
     def calls_user_code(self) -> bool:
-        """See `Recipe`."""
         return False
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """See `Recipe`."""
         return ()
 
     def state(self, message: Schema) -> StateSpec | None:  # noqa: ARG002 - see `Recipe`
-        """See `Recipe`."""
         return None
 
 
@@ -97,20 +94,17 @@ class _Filter(_Stateless):
 
     @property
     def into(self) -> type:
-        """See `Recipe`."""
         return self.message
 
     def __str__(self) -> str:
         return f"filter of {self.message.__qualname__} by {self.where}"
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:  # noqa: ARG002 - the same class
-        """See `Recipe`."""
         from tupletree.bolts.vectorised.column_work import Filter
 
         yield from _tried(lambda: Filter(message, self.where).rehearse(), str(self))
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:  # noqa: ARG002 - the same class
-        """See `Recipe`."""
         from tupletree.bolts.vectorised.column_work import Filter
 
         return Filter(message, self.where)
@@ -127,7 +121,6 @@ class _Project(_Stateless):
         return f"project {self.message.__qualname__} into {self.into.__qualname__}"
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:
-        """See `Recipe`."""
         from tupletree.bolts.vectorised.column_work import Project
 
         wrong = list(field_faults(into, tuple(self.fields), str(self)))
@@ -140,7 +133,6 @@ class _Project(_Stateless):
             yield from _tried(lambda: Project(message, into, self.fields).rehearse(), str(self))
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:
-        """See `Recipe`."""
         from tupletree.bolts.vectorised.column_work import Project
 
         return Project(message, into, self.fields)
@@ -156,7 +148,6 @@ class _Explode(_Stateless):
 
     @property
     def calls_user_code(self) -> bool:
-        """See `Recipe`."""
         return callable(self.split)
 
     def __str__(self) -> str:
@@ -168,7 +159,6 @@ class _Explode(_Stateless):
         return new[0] if len(new) == 1 else None
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:
-        """See `Recipe`."""
         where = str(self)
         wrong = list(field_faults(message, (self.field,), where))
         yield from wrong
@@ -212,7 +202,6 @@ class _Explode(_Stateless):
             yield Finding(what, where, hints.text_of(into.fields[part]), expected)
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:
-        """See `Recipe`."""
         from tupletree.bolts.vectorised.column_work import Explode
 
         part = self._part_field(message.fields, into.fields)

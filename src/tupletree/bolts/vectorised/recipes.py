@@ -27,13 +27,13 @@ class Recipe(Protocol):
     """
 
     @property
-    def message(self) -> type: ...  # noqa: D102 - see the class
+    def message(self) -> type: ...
     @property
-    def into(self) -> type: ...  # noqa: D102 - see the class
+    def into(self) -> type: ...
     @property
-    def keys(self) -> tuple[str, ...]: ...  # noqa: D102 - see the class
+    def keys(self) -> tuple[str, ...]: ...
     @property
-    def calls_user_code(self) -> bool: ...  # noqa: D102 - see the class
+    def calls_user_code(self) -> bool: ...
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:
         """What is wrong with it."""
@@ -66,7 +66,6 @@ class LibraryBolt(FunctionBolt[..., Any]):
         return LibraryBolt, (self._recipe,)
 
     def describe(self, names: Mapping[str, Any] | None = None) -> BoltDescription:
-        """See `FunctionBolt.describe`."""
         recipe, where = self._recipe, str(self._recipe)
         findings: list[Finding] = []
         schemas = schemas_of([recipe.message, recipe.into], where, names, findings)

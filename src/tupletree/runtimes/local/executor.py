@@ -23,7 +23,7 @@ from tupletree.data.frames import Frame, roots_of
 from tupletree.runtimes.local.frame_queue import FrameQueue
 from tupletree.runtimes.local.letters import LetterWriter
 from tupletree.runtimes.local.ring import Ring
-from tupletree.tasks.bolt import BoltMachine
+from tupletree.tasks.bolt import BoltMachine, Sender
 from tupletree.tasks.machine import EmittingMachine, Machine
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import AsyncCall, Outbox
@@ -91,7 +91,7 @@ class Hub(Protocol):
 
 
 # More than 12 attributes: one loop over its machines: outbox, queue, clock and timers are used in each step.
-class Executor:
+class Executor(Sender):
     """Serves tasks. All methods but `step` and `run` may be called from any thread.
 
     Args:
@@ -432,11 +432,9 @@ class Executor:
                 machine.pace.note(tuples, seconds)
 
     def is_due(self) -> bool:
-        """See `Sender.is_due`."""
         return self._clock.monotonic() - self._slice_s >= SLICE_S
 
     def send(self) -> None:
-        """See `Sender.send`."""
         self._carry_out(Now(self._clock.monotonic(), self._clock.wall()))
 
     def _pass_on(self, frames: list[Frame]) -> None:

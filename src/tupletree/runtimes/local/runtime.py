@@ -36,7 +36,7 @@ from tupletree.runtimes.local.counts import RunCounts
 from tupletree.runtimes.local.durable.durability import Durability, open_state
 from tupletree.runtimes.local.ending import name_left, save_state
 from tupletree.runtimes.local.event_loop import CallRunner
-from tupletree.runtimes.local.executor import Executor
+from tupletree.runtimes.local.executor import Executor, Hub
 from tupletree.runtimes.local.faults import fault_of
 from tupletree.runtimes.local.gc import rarer_collections
 from tupletree.runtimes.local.history import HISTORY, LocalHistory
@@ -87,7 +87,7 @@ def start(request: RunRequest) -> RunHandle:
 
 
 # More than 12 attributes: the handle of a run: one per part that it starts, asks and ends.
-class LocalRun(RunHandle):
+class LocalRun(RunHandle, Hub):
     """One run in this process; the handle that `run` returns. It is the `Hub` of its executors."""
 
     def __init__(
@@ -164,11 +164,9 @@ class LocalRun(RunHandle):
 
     @property
     def state_dir(self) -> Path:
-        """See `RunHandle.state_dir`."""
         return self._directory.path
 
     def progress(self) -> Progress:
-        """See `RunHandle.progress`."""
         totals, open_now = self._counts.totals()
         waits = self._counts.outages()
         if self._durability is not None:
@@ -207,7 +205,6 @@ class LocalRun(RunHandle):
         return "waiting" if waits else state
 
     def wait(self, timeout_s: float | None = None) -> Summary:
-        """See `RunHandle.wait`."""
         if not self._ended.wait(timeout_s):
             raise TimeoutError
         if self._error is not None:
@@ -257,14 +254,12 @@ class LocalRun(RunHandle):
         self._set_active(active=False)
 
     def resume(self) -> None:
-        """See `RunHandle.resume`."""
         if not self._control.stop_asked():
             totals, still_open = self._counts.totals()
             self._dead_guard.begin(totals.acked, totals.dead, still_open)
             self._set_active(active=True)
 
     def whereabouts(self, message: str) -> list[Fact]:
-        """See `RunHandle.whereabouts`."""
         assembly = self._assembly
         return [] if assembly is None else whereabouts(assembly, message, self._clock)
 
@@ -305,11 +300,9 @@ class LocalRun(RunHandle):
 
     @property
     def ending(self) -> bool:
-        """See `Hub.ending`."""
         return self._control.ending
 
     def store_letters(self, died: Sequence[Died]) -> None:
-        """See `Hub.store_letters`."""
         if not died:
             return
         letters = [one.letter(self._spec.name, to_jsonable(one.value), type(one.value).__qualname__) for one in died]
@@ -331,15 +324,12 @@ class LocalRun(RunHandle):
         self._dead_guard.look(totals.acked, totals.dead)
 
     def acked(self, acked: list[Acked]) -> None:
-        """See `Hub.acked`."""
         self._rates.settled(acked)
 
     def note(self, facts: list[Fact]) -> None:
-        """See `Hub.note`."""
         self._history.put(facts)
 
     def call(self, task: int, number: int, call: AsyncCall) -> None:
-        """See `Hub.call`."""
         assert self._assembly is not None
         ring = self._assembly.owners[task].ring
 
@@ -349,11 +339,9 @@ class LocalRun(RunHandle):
         self._calls.run(task, number, call, tell)
 
     def cancel(self, task: int, numbers: Sequence[int]) -> None:
-        """See `Hub.cancel`."""
         self._calls.cancel(task, numbers)
 
     def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
-        """See `Hub.end`."""
         self._calls.end(task, numbers, call)
 
     def idle(self, executor: Executor) -> None:

@@ -109,11 +109,9 @@ class SparkRun(RunHandle):
 
     @property
     def state_dir(self) -> Path:
-        """See `RunHandle.state_dir`."""
         return self._directory.path
 
     def progress(self) -> Progress:
-        """See `RunHandle.progress`."""
         counters = self._accounts.totals if self._accounts is not None else None
         seconds = self._clock.monotonic() - self._started_s
         outages = self._outages.shown()
@@ -162,7 +160,6 @@ class SparkRun(RunHandle):
         return sum(accounts.open_count(task) + pending.awaiting_source(task) for task in accounts.spout_of)
 
     def wait(self, timeout_s: float | None = None) -> Summary:
-        """See `RunHandle.wait`."""
         if not self._ended.wait(timeout_s):
             raise TimeoutError
         if self._fault is not None:
@@ -200,7 +197,6 @@ class SparkRun(RunHandle):
         self._end(drain_timeout_s, flush=False)
 
     def drain(self, drain_timeout_s: float | None = None) -> None:
-        """See `RunHandle.drain`."""
         self._end(drain_timeout_s, flush=True)
 
     def _end(self, drain_timeout_s: float | None, *, flush: bool) -> None:
@@ -216,11 +212,9 @@ class SparkRun(RunHandle):
             self._ended.wait(min(limit_s + 10.0, threading.TIMEOUT_MAX))
 
     def pause(self) -> None:
-        """See `RunHandle.pause`."""
         self._set_active(active=False)
 
     def resume(self) -> None:
-        """See `RunHandle.resume`."""
         if self._accounts is not None:
             self._dead_guard.begin(self._accounts.totals.acked, self._accounts.totals.dead, self._open_now())
         self._set_active(active=True)

@@ -111,7 +111,6 @@ class AsyncSpoutAdapter(Spout[Any]):
         self._has_position = False
 
     def open(self, context: TaskContext) -> None:
-        """See `AsyncSpout.open`."""
         self._component = context.component
         self._loop.call((self._spout.open, (context,)))
 
@@ -172,12 +171,10 @@ class AsyncSpoutAdapter(Spout[Any]):
         return not_told
 
     def activate(self) -> None:
-        """See `AsyncSpout.activate`."""
         self._due.append((self._spout.activate, ()))
         self.flush()
 
     def deactivate(self) -> None:
-        """See `AsyncSpout.deactivate`."""
         self._due.append((self._spout.deactivate, ()))
         self.flush()
 
@@ -188,7 +185,6 @@ class AsyncSpoutAdapter(Spout[Any]):
         return self._position
 
     def restore(self, position: Any) -> None:
-        """See `Spout.restore`."""
         self._loop.call((self._spout.restore, (position,)))
         self._position, self._has_position = position, True
 
@@ -252,11 +248,9 @@ class LeaseSpoutAdapter(AsyncSpoutAdapter, LeaseSpout[Any]):
         self._leases = spout
 
     def next(self) -> Any:
-        """See `LeaseSpout.next`."""
         return LeaseSpout.next(self)
 
     def plan(self, max_messages: int) -> int:
-        """See `LeaseSpout`."""
         self.flush()
         self.is_asked_first = False
         self._count_call()
@@ -264,16 +258,13 @@ class LeaseSpoutAdapter(AsyncSpoutAdapter, LeaseSpout[Any]):
         return planned
 
     def accept(self, leases: Sequence[Lease]) -> Sequence[int]:
-        """See `LeaseSpout`."""
         places: Sequence[int] = self._loop.call((self._leases.accept, (leases,)))
         return places
 
     def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
-        """See `LeaseReader`."""
         return self._leases.take(max_messages, max_bytes)
 
     def read(self, taken: bytes) -> Any:
-        """See `LeaseReader`."""
         return self._leases.read(taken)
 
 

@@ -51,7 +51,7 @@ class Settling(Protocol):
         """After `close`: wait for the end of the present epoch."""
 
 
-class SettlingThread:
+class SettlingThread(Settling):
     """See `Settling` and the module docstring. All methods may be called from any thread.
 
     Args:
@@ -84,7 +84,6 @@ class SettlingThread:
         self._thread = threading.Thread(target=self._main, name="tupletree-settling", daemon=True)
 
     def listen(self, on_settled: Callable[[EpochOutcomes], None], wake: Callable[[], None]) -> None:
-        """See `Settling`."""
         self._on_settled = on_settled
         self._wake = wake
 

@@ -93,24 +93,20 @@ class LoggedMessages(EpochMessages):
         return self._openings
 
     def has_work(self, left_out: Collection[int]) -> bool:
-        """See `EpochMessages`."""
         if self._header is None or not (self._header.frames or self._segments):
             return False
         return bool(self._header.untracked) or any(root not in left_out for root in self.roots.tolist())
 
     def worked(self, left_out: Collection[int]) -> list[int]:
-        """See `EpochMessages`."""
         roots, xor = self.openings
         without_edges = set(roots[xor == 0].tolist()).difference(self._taken)
         return [root for root in self.roots.tolist() if root not in left_out and root not in without_edges]
 
     @property
     def by_task(self) -> Mapping[int, int]:
-        """See `EpochMessages`."""
         return Counter(array("I", self._columns.tasks))
 
     def __iter__(self) -> Iterator[EpochMessage]:
-        """See `EpochMessages`."""
         columns = self._columns
         for task, stored, root, attempt, first_s, made in zip(
             array("I", columns.tasks),
@@ -143,7 +139,6 @@ class LoggedMessages(EpochMessages):
         return numbers
 
     def among(self, roots: Collection[int]) -> list[int]:
-        """See `EpochMessages`."""
         if not roots:
             return []
         wanted = {*roots}
@@ -167,13 +162,11 @@ class LoggedMessages(EpochMessages):
             self._segment_reader.check(one)
 
     def id_of(self, root: int) -> MessageId | None:
-        """See `EpochMessages`."""
         if self._stored_ids is None:
             self._stored_ids = dict(zip(self.roots.tolist(), self._columns.ids, strict=True))
         return self._id_from(self._stored_ids[root]) if root in self._stored_ids else None
 
     def places_of(self, roots: U64) -> tuple[I64, I64]:
-        """See `EpochMessages`."""
         tasks, numbers = np.full(len(roots), ELSEWHERE, np.int64), np.zeros(len(roots), np.int64)
         if len(self.roots):
             if self._by_root is None:
@@ -186,7 +179,6 @@ class LoggedMessages(EpochMessages):
         return tasks, numbers
 
     def find(self, roots: Collection[int]) -> list[tuple[EpochMessage, Any]]:
-        """See `EpochMessages`."""
         if not roots:
             return []
         return self._with_values({*roots}, self.apart(roots))
@@ -208,7 +200,6 @@ class LoggedMessages(EpochMessages):
         return [(one, values.get(one.root, NOT_LOGGED)) for one in self if one.root in wanted]
 
     def for_runs(self) -> LoggedMessages:
-        """See `EpochMessages`."""
         return LoggedMessages(self._columns, self._header, self.openings, segments=self._segment_reader)
 
     def apart(self, roots: Collection[int], unread: Collection[int] = ()) -> dict[int, Any]:

@@ -72,17 +72,14 @@ class SplitMessages(EpochMessages):
         return self.roots, np.zeros(len(self.roots), np.uint64)
 
     def has_work(self, left_out: Collection[int]) -> bool:
-        """See `EpochMessages`."""
         return len(self._splits) < len(self._all) or len(self.among(left_out)) < len(self.roots)
 
     def worked(self, left_out: Collection[int]) -> list[int]:
-        """See `EpochMessages`."""
         without = np.array(self.among(left_out), dtype=np.uint64)
         found: list[int] = (self.roots[~np.isin(self.roots, without)] if len(without) else self.roots).tolist()
         return found
 
     def check_read(self, read: Collection[int]) -> None:
-        """See `EpochMessages`."""
         missed = [one for one in self._all if one.ordinal not in read]
         if missed:
             raise InternalError(
@@ -93,20 +90,17 @@ class SplitMessages(EpochMessages):
 
     @property
     def by_task(self) -> Mapping[int, int]:
-        """See `EpochMessages`."""
         counts: Counter[int] = Counter()
         for planned in self._splits:
             counts[planned.task] += planned.split.rows
         return counts
 
     def __iter__(self) -> Iterator[EpochMessage]:
-        """See `EpochMessages`."""
         for planned in self._splits:
             for index, root in enumerate(root_ids(planned.key, planned.split.rows).tolist()):
                 yield self._message(planned, index, root)
 
     def among(self, roots: Collection[int]) -> list[int]:
-        """See `EpochMessages`."""
         if not self.keys or not roots:
             return []
         keys = keys_of(roots)
@@ -114,14 +108,12 @@ class SplitMessages(EpochMessages):
         return [*compress(roots, theirs.tolist())]
 
     def id_of(self, root: int) -> MessageId | None:
-        """See `EpochMessages`."""
         if not self.among((root,)):
             return None
         planned, index = self._place_of(root)
         return planned.split.message_id(index)
 
     def places_of(self, roots: U64) -> tuple[I64, I64]:
-        """See `EpochMessages`."""
         tasks, numbers = np.full(len(roots), ELSEWHERE, np.int64), np.zeros(len(roots), np.int64)
         if not self.keys or not len(roots):
             return tasks, numbers
@@ -152,7 +144,6 @@ class SplitMessages(EpochMessages):
         return found
 
     def check_readable(self) -> None:
-        """See `EpochMessages`."""
         assert self._reader_of is not None, "made without a way to read"
         for component in {one.component for one in self._all}:
             self._reader_of(component)

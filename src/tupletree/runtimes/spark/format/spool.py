@@ -103,7 +103,6 @@ class Spool(FileSink):
             file.writelines(pack(_Header(runs, len(numbers), len(names)), [*sections, numbers, names]))
 
     def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
-        """See `FileSink.filter_candidate`."""
         rows, made, ids = self.read(source)
         if len(rows) != len(keep):
             raise CheckpointError(

@@ -70,7 +70,7 @@ class Backend(Protocol):
         """Stop what `open` started, if this backend started it."""
 
 
-class SparkBackend:
+class SparkBackend(Backend):
     """See `Backend`: a Spark session, started here, shared with other runs of this process, or found.
 
     Args:
@@ -84,27 +84,23 @@ class SparkBackend:
         self._session: Any = None
 
     def check(self) -> None:
-        """See `Backend`."""
         refuse_unsuited()
         find_java()
 
     def open(self) -> int:
-        """See `Backend`."""
         self._session = SESSIONS.enter(self._name, self._master)
         return partitions_of(self._session)
 
     def runner(self, plan: Plan, blob: bytes, group: str) -> PlanRunner:
-        """See `Backend`."""
         return SparkPlanRunner(self._session, plan, blob, group)
 
     def close(self) -> None:
-        """See `Backend`."""
         session, self._session = self._session, None
         if session is not None:
             SESSIONS.leave(session)
 
 
-class SparkPlanRunner:
+class SparkPlanRunner(PlanRunner):
     """See `PlanRunner`. It has its own job group: cancelling it cancels no other job of the session.
 
     Args:
@@ -125,11 +121,9 @@ class SparkPlanRunner:
 
     @property
     def one_host(self) -> bool:
-        """See `PlanRunner`."""
         return bool(self._context.master.startswith("local"))
 
     def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
-        """See `PlanRunner`."""
         what = f"epoch {control.epoch}, run {control.run}" if control.epoch >= 0 else "warm-up"
         jobs = self._jobs or self._first(control.generation)
         self._context.setJobGroup(self._group, f"{self._plan.spec.name}: {what}", interruptOnCancel=True)
@@ -167,7 +161,6 @@ class SparkPlanRunner:
         return self._jobs
 
     def take(self, requests: Sequence[TakeRequest]) -> list[Taken]:
-        """See `PlanRunner`."""
         context = self._context
         context.setJobGroup(self._group, f"{self._plan.spec.name}: taking messages", interruptOnCancel=True)
         packed = [msgspec.msgpack.encode(one) for one in requests]
@@ -175,5 +168,4 @@ class SparkPlanRunner:
         return [msgspec.msgpack.decode(one, type=Taken) for one in rows.collect()]
 
     def cancel(self) -> None:
-        """See `PlanRunner`."""
         self._context.cancelJobGroup(self._group)

@@ -43,7 +43,7 @@ class SinkCalls(Protocol):
         """Make the last calls, as far as none is stuck."""
 
 
-class SinkThread:
+class SinkThread(SinkCalls):
     """See `SinkCalls`. A daemon: a call that never ends must not keep the process alive.
 
     Args:
@@ -57,7 +57,6 @@ class SinkThread:
         self._closing = threading.Event()
 
     def call(self, sink: str, job: Callable[[], T]) -> T:
-        """See `SinkCalls`."""
         future = self._do(job)
         began_s = time.monotonic()
         named_after_s = self._slow_s
@@ -76,15 +75,12 @@ class SinkThread:
                 logger.warning(text, sink, took_s, self._stack())
 
     def wait(self, seconds: float) -> bool:
-        """See `SinkCalls`."""
         return self._closing.wait(seconds)
 
     def leave(self) -> None:
-        """See `SinkCalls`."""
         self._closing.set()
 
     def close(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """See `SinkCalls`."""
         self._closing.set()
         for job in jobs:
             future = self._do(job)

@@ -107,7 +107,6 @@ class AsyncBoltTask(BoltTask):
         self._retries_calls = not self._side_by_side
 
     def open(self) -> None:
-        """See `BoltTask.open`."""
         self._loop = asyncio.new_event_loop()
         super().open()
         if self._bolt is not None and self._side_by_side:
@@ -132,7 +131,6 @@ class AsyncBoltTask(BoltTask):
             loop.close()
 
     def work(self, frame: Frame) -> Worked:
-        """See `BoltTask.work`."""
         if not self._side_by_side:
             return super().work(frame)
         self._await(self._call_ahead(frame))

@@ -283,7 +283,6 @@ class MarkedPlace(TaskPlace):
 
     @property
     def wants_roots(self) -> bool:
-        """See `TaskPlace`."""
         return True
 
     def take_in_hand(self, root: Root, tuples: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tupletree.bolts.effects import ColumnOutput, Output
+from tupletree.bolts.effects import ColumnOutput, Outlet, Output
 from tupletree.bolts.failures import FailureMaker
 from tupletree.data.codec import ArrowCodec
 from tupletree.data.frames import ColumnFrame, Frame, Root, segments_of
@@ -73,7 +73,7 @@ class _OutgoingFrame:
 
 
 # More than 12 attributes: each is looked up once, because tuples go by the thousand.
-class Sender:
+class Sender(Outlet):
     """The sender of one task during one run: an `effects.Outlet`.
 
     Args:
@@ -121,7 +121,6 @@ class Sender:
     # --- an outlet --------------------------------------------------------------------------------------------
 
     def room_for(self, stream: str, value: Any) -> int:
-        """See `effects.Outlet`."""
         length = OBJECT_BYTES + wire.length_of(self._codecs[self._component, stream], value)
         return max(1, min(wire.FRAME_TUPLES, int(self._part_bytes / length)))
 
@@ -153,7 +152,6 @@ class Sender:
             )
 
     def settle(self, *, counts: bool) -> None:
-        """See `effects.Outlet`."""
         parcels, self._held, self._held_bytes = self._held, [], 0
         for outgoing in parcels:
             if counts:
