@@ -67,19 +67,18 @@ class RunCollector(Collector):
         progress = self._handle.progress()
         yield from self._totals(progress)
         yield self._gauge("tupletree_open_messages", "Messages without an outcome.", progress.open)
-        yield self._gauge(
-            "tupletree_acked_per_second", "Messages acked per second, over the last seconds.", progress.rate_per_s
-        )
+        text = "Messages acked per second, over the last seconds."
+        yield self._gauge("tupletree_acked_per_second", text, progress.rate_per_s)
         if progress.epoch >= 0:
             yield self._gauge("tupletree_epoch", "The last settled epoch.", progress.epoch)
-        latency = GaugeMetricFamily(
-            "tupletree_latency_seconds", "Emit to ack of recent messages.", labels=[*self._labels, "quantile"]
-        )
-        for quantile, latency_ms in (("0.5", progress.latency_p50_ms), ("0.95", progress.latency_p95_ms)):
-            if latency_ms is not None:
-                latency.add_metric([*self._labels.values(), quantile], latency_ms / 1000.0)
-        yield latency
-        yield from self._of_outages(progress)
+        latencies = {"0.5": progress.latency_p50_ms, "0.95": progress.latency_p95_ms}
+        known = {quantile: ms / 1000.0 for quantile, ms in latencies.items() if ms is not None}
+        yield self._gauges("tupletree_latency_seconds", "Emit to ack of recent messages.", "quantile", known)
+        counts = progress.outage_counts
+        yield self._counter("tupletree_outages", "Outages met by this process, by component.", "component", counts)
+        lasting = {**dict.fromkeys(counts, 0.0), **{one.component: one.for_s for one in progress.outages}}
+        text = "How long a component has waited for something outside that is not available; 0: it does not wait."
+        yield self._gauges("tupletree_outage_seconds", text, "component", lasting)
         held = GaugeMetricFamily(
             "tupletree_held",
             "Messages, tuples and calls that wait, by what holds them and where; see `Progress.holds`.",
@@ -89,77 +88,31 @@ class RunCollector(Collector):
             held.add_metric([*self._labels.values(), hold.component, hold.kind], hold.count)
         yield held
         yield from self._of_last_record()
-        state = GaugeMetricFamily("tupletree_state", "1 for the state that it is in.", labels=[*self._labels, "state"])
-        for name in STATES:
-            state.add_metric([*self._labels.values(), name], float(name == progress.state))
-        yield state
+        states = {name: float(name == progress.state) for name in STATES}
+        yield self._gauges("tupletree_state", "1 for the state that it is in.", "state", states)
 
     def _totals(self, progress: Progress) -> Iterator[Metric]:
         """None before the run knows those of earlier starts: from nothing to them would look like growth."""
         if progress.state in _BEFORE and not progress.emitted:
             return
-        died = progress.dead + progress.replayed
-        yield self._counter(
-            "tupletree_messages",
-            "Messages that ended, by outcome. One that was dead and is replayed ends once more.",
-            "outcome",
-            {"acked": progress.acked, "dead": died},
-        )
-        yield self._counter(
-            "tupletree_attempts",
-            "Attempts that failed, and that were made again.",
-            "what",
-            {"failed": progress.failed, "retried": progress.retried},
-        )
-        yield self._counter(
-            "tupletree_other_messages",
-            "Messages and failed tuples that are in no other count.",
-            "what",
-            {
-                "untracked": progress.untracked,
-                "untracked_failed": progress.untracked_failed,
-                "joined": progress.joined,
-            },
-        )
+        text = "Messages that ended, by outcome. One that was dead and is replayed ends once more."
+        ended = {"acked": progress.acked, "dead": progress.dead + progress.replayed}
+        yield self._counter("tupletree_messages", text, "outcome", ended)
+        attempts = {"failed": progress.failed, "retried": progress.retried}
+        yield self._counter("tupletree_attempts", "Attempts that failed, and that were made again.", "what", attempts)
+        others = {name: getattr(progress, name) for name in ("untracked", "untracked_failed", "joined")}
+        text = "Messages and failed tuples that are in no other count."
+        yield self._counter("tupletree_other_messages", text, "what", others)
         yield self._counter("tupletree_sink_rows", "Rows published, by sink.", "sink", progress.outputs)
-        yield self._counter(
-            "tupletree_late_tuples", "Tuples that were too late, by window or join.", "component", progress.late
-        )
-        work = progress.work.items()
-        yield self._counter(
-            "tupletree_bolt_tuples",
-            "Tuples that the calls of a bolt took.",
-            "component",
-            {bolt: done.tuples for bolt, done in work},
-        )
-        yield self._counter(
-            "tupletree_bolt_seconds",
-            "How long the calls of a bolt lasted.",
-            "component",
-            {bolt: done.seconds for bolt, done in work},
-        )
-        yield self._gauge(
-            "tupletree_dead_letters",
-            "Dead letters now: those that were replayed or dropped are none any more.",
-            max(0, progress.dead - dropped_count(self._handle.state_dir)),
-        )
-
-    def _of_outages(self, progress: Progress) -> Iterator[Metric]:
-        """See `Progress.outages`."""
-        yield self._counter(
-            "tupletree_outages", "Outages met by this process, by component.", "component", progress.outage_counts
-        )
-        lasting = GaugeMetricFamily(
-            "tupletree_outage_seconds",
-            "How long a component has waited for something outside that is not available; 0: it does not wait.",
-            labels=[*self._labels, "component"],
-        )
-        for component, seconds in {
-            **dict.fromkeys(progress.outage_counts, 0.0),
-            **{one.component: one.for_s for one in progress.outages},
-        }.items():
-            lasting.add_metric([*self._labels.values(), component], seconds)
-        yield lasting
+        text = "Tuples that were too late, by window or join."
+        yield self._counter("tupletree_late_tuples", text, "component", progress.late)
+        tuples = {bolt: done.tuples for bolt, done in progress.work.items()}
+        yield self._counter("tupletree_bolt_tuples", "Tuples that the calls of a bolt took.", "component", tuples)
+        seconds = {bolt: done.seconds for bolt, done in progress.work.items()}
+        yield self._counter("tupletree_bolt_seconds", "How long the calls of a bolt lasted.", "component", seconds)
+        dead_now = max(0, progress.dead - dropped_count(self._handle.state_dir))
+        text = "Dead letters now: those that were replayed or dropped are none any more."
+        yield self._gauge("tupletree_dead_letters", text, dead_now)
 
     def _of_last_record(self) -> Iterator[Metric]:
         """See `ProgressRecord`: the numbers of the last epoch, or second."""
@@ -171,25 +124,14 @@ class RunCollector(Collector):
         yield self._gauge("tupletree_oldest_message_seconds", "Age of the oldest open message.", last.oldest_s or 0.0)
         if last.epoch >= 0:
             yield self._gauge("tupletree_epoch_runs", "Runs that the last epoch took.", last.runs)
-        for name, text, label, values in (
-            (
-                "tupletree_epoch_step_seconds",
-                "How long the steps of the last epoch took.",
-                "step",
-                {step: ms / 1000.0 for step, ms in last.step_ms.items()},
-            ),
-            (
-                "tupletree_epoch_state_bytes",
-                "State read and written in the last epoch.",
-                "direction",
-                {"read": last.state_bytes_read, "written": last.state_bytes_written},
-            ),
-            ("tupletree_watermark_seconds", "How far event time has come, by bolt.", "component", last.watermarks),
-        ):
-            gauge = GaugeMetricFamily(name, text, labels=[*self._labels, label])
-            for key, value in values.items():
-                gauge.add_metric([*self._labels.values(), key], value)
-            yield gauge
+        steps = {step: ms / 1000.0 for step, ms in last.step_ms.items()}
+        text = "How long the steps of the last epoch took."
+        yield self._gauges("tupletree_epoch_step_seconds", text, "step", steps)
+        state = {"read": last.state_bytes_read, "written": last.state_bytes_written}
+        text = "State read and written in the last epoch."
+        yield self._gauges("tupletree_epoch_state_bytes", text, "direction", state)
+        text = "How far event time has come, by bolt."
+        yield self._gauges("tupletree_watermark_seconds", text, "component", last.watermarks)
 
     def _counter(self, name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
         """A family of counters, by the value of a label.
@@ -202,6 +144,12 @@ class RunCollector(Collector):
             most = self._shown[name, key] = max(value, self._shown.get((name, key), 0.0))
             counter.add_metric([*self._labels.values(), key], most)
         return counter
+
+    def _gauges(self, name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(name, text, labels=[*self._labels, label])
+        for key, value in values.items():
+            gauge.add_metric([*self._labels.values(), key], value)
+        return gauge
 
     def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(name, text, labels=[*self._labels])
