@@ -108,15 +108,8 @@ class Driver:
         body = self.spec.components[task.component].body
         cell: ValueCell[Any] | None = ValueCell({}, body.state.default) if body.state else None
         machine = AsyncBoltMachine if body.is_async else BoltMachine
-        return machine(
-            self.plan,
-            task,
-            random_bits=bits,
-            attempts=self.attempts,
-            cell=cell,
-            timeout_s=self.options.message_timeout_s,
-            outage_limit_s=self.options.outage_limit_s,
-        )
+        options = replace(self.options, processing_timeout_s=None)
+        return machine(self.plan, task, options, random_bits=bits, attempts=self.attempts, cell=cell)
 
     def _tasks_of_kind(self, kind: str) -> list[int]:
         return [task.task_id for task in self.plan.tasks if self._kind(task.component) == kind]

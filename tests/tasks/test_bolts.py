@@ -184,7 +184,7 @@ def async_driver(function: Any, script: Script, sink: Gathering, options: Option
     driver = Driver(topology(function, script, sink), options)
     task = driver.plan.tasks_of("made")[0]
     driver.machines[task.task_id] = AsyncBoltMachine(
-        driver.plan, task, random_bits=driver.random.getrandbits, attempts=driver.attempts
+        driver.plan, task, driver.options, random_bits=driver.random.getrandbits, attempts=driver.attempts
     )
     return driver
 

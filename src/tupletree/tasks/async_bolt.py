@@ -18,6 +18,7 @@ from typing import Any, Final
 from tupletree.bolts.collector import CollectorCall, Delivery, deliveries_of
 from tupletree.bolts.effects import StateCell, Worked
 from tupletree.bolts.failures import safe_text
+from tupletree.config import Options
 from tupletree.data.frames import UNTRACKED, Frame, Root, all_failed, roots_of
 from tupletree.errors import InternalError, ProcessingTimeoutError
 from tupletree.ids import RandomBits
@@ -25,20 +26,16 @@ from tupletree.routing.plan import Plan, Task
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
 from tupletree.tasks.async_context import CallCollector, CallContext, CallPlace, CallState, CallWatch, own_copy
-from tupletree.tasks.bolt import RENEWALS
 from tupletree.tasks.emitter import DeferredDeltas
 from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Finished, Mail, Now
 from tupletree.tasks.making import carried
-from tupletree.tasks.orphan_check import orphan_check_of
 from tupletree.tasks.outbox import Outbox
-from tupletree.tasks.pace import limit_of
 from tupletree.topology.components import Tick
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.states import view_of
 from tupletree.tracking.holds import Hold
-from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.work_done import WorkDone
 
 OPENING = 0
@@ -55,29 +52,23 @@ class AsyncBoltMachine(EmittingMachine):
     """See `Machine` and `EmittingMachine`. What a call asks of its collector counts when the call ends, all together.
 
     Args:
-        plan, task, random_bits, attempts: as for `EmittingMachine`.
+        plan, task, options, random_bits, attempts: as for `EmittingMachine`.
         cell: the task's keyed state, if the bolt declares state. A call works on a copy of its key's value, which takes
             the value's place if the call succeeds.
-        timeout_s: the message timeout.
-        outage_limit_s: how long an outage may last; None: without limit.
-        processing_timeout_s: how long a call may take; None: without limit.
     """
 
     def __init__(
         self,
         plan: Plan,
         task: Task,
+        options: Options,
         *,
         random_bits: RandomBits,
         attempts: dict[int, int],
         cell: StateCell | None = None,
-        timeout_s: float | None = None,
-        outage_limit_s: float | None = None,
-        processing_timeout_s: float | None = None,
     ) -> None:
-        super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
+        super().__init__(plan, task, options, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
-        self._plan = plan
         spec: BoltSpec = component.body
         self.place = CallPlace.of(self.place)
         self._deferred = DeferredDeltas()
@@ -100,15 +91,10 @@ class AsyncBoltMachine(EmittingMachine):
         self._ended: dict[Delivery, tuple[int, CallContext, BaseException | None]] = {}  # not their turn yet
         self._started = OPENING
         self._looked_s = 0.0
-        self._watch = CallWatch(timeout_s, processing_timeout_s)
-        self.wait = OutageWait(task.component, outage_limit_s)
+        self._watch = CallWatch(options.message_timeout_s, options.processing_timeout_s)
         self.done = self._done = WorkDone()
         self._now_s = 0.0
         self._probe = 0  # the call that probes whether an outage is over
-        self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
-        self._renew_at_s = 0.0
-        self._limit = limit_of(plan, component)
-        self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
         if spec.style == "function":
             injected = {name: self._injected(what) for name, what in spec.inject.items()}
             parameter = spec.value_parameter
@@ -121,7 +107,7 @@ class AsyncBoltMachine(EmittingMachine):
         """Ask for a class bolt to be opened; tuples wait until it is."""
         self._begin(now)
         self.place.ids_of = self._ids_of
-        self._in_order = self._order(self._plan, one_by_one=True)
+        self._in_order = self._order(one_by_one=True)
         if self._process is None:
             self._ask_to_open(out)
 
@@ -200,7 +186,6 @@ class AsyncBoltMachine(EmittingMachine):
         return min(dues, default=None)
 
     def held_roots(self) -> list[int]:
-        """Roots of the tuples that it holds."""
         waiting = self._in_order.waiting_roots() if self._in_order is not None else ()
         return [*self._calls.unsettled(), *self._waiting_roots(), *waiting]
 
@@ -240,13 +225,8 @@ class AsyncBoltMachine(EmittingMachine):
         return [root for one in waiting for root in roots_of(one.root)]
 
     def purge(self, roots: AbstractSet[int], gone: AbstractSet[int]) -> None:
-        """Drop what is held for roots that are over only, see `Purge`. Calls that run go on."""
-        if self._kept_frames is not None:
-            self._kept_frames.settle((), roots)
-        if self._deferred is not None:
-            self._deferred.forget(roots)
-        if self._in_order is not None:
-            self._in_order.purge(roots)
+        """See `EmittingMachine`. Calls that run go on."""
+        super().purge(roots, gone)
         self._calls.purge(gone, {*(call.delivery for call in self._running.values()), *self._ended})
         for key, line in self._lines.items():
             for one in line if self._turns else ():
@@ -359,8 +339,7 @@ class AsyncBoltMachine(EmittingMachine):
         is_limited = self._limit is not None and bool(self._ready)
         if self.wait.current is not None or is_limited:
             self._begin(now)
-            if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
-                self._renew_at_s = now.monotonic_s + self._renewal_s
+            if self._must_renew(now):
                 probe = self._running.get(self._probe)  # its message waits for the end of the outage, too
                 out.extend([*self._waiting_roots(), *(roots_of(probe.delivery.root) if probe is not None else ())])
             may_start = self._limit is None or self._limit.due_s <= now.monotonic_s
@@ -369,8 +348,7 @@ class AsyncBoltMachine(EmittingMachine):
         asked = self._orphan_check is not None and self._orphan_check.poll(now.monotonic_s, out)
         if self._in_order is not None and self._in_order.is_holding:
             self._in_order.look(now.monotonic_s)
-            if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
-                self._renew_at_s = now.monotonic_s + self._renewal_s
+            if self._must_renew(now):
                 out.extend([*self._in_order.waiting_roots(), *self._waiting_roots()])
             if self._line_up_next(self._in_order, worked := Worked()):
                 self._begin(now)
@@ -520,8 +498,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._note(self.wait.over(self._now_s), out)
         if error is None:
             return
-        text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
-        self._note(text, out)
+        self._note_closed(error, out)
         waiting = [*(delivery for delivery, _ in self._ready), *(one for line in self._lines.values() for one in line)]
         self._ready.clear()
         self._lines.clear()

@@ -16,6 +16,7 @@ from tupletree.bolts.effects import StateCell, Worked
 from tupletree.bolts.factory import holder_of
 from tupletree.bolts.held import Holder
 from tupletree.bolts.plain import BoltTask
+from tupletree.config import Options
 from tupletree.data.frames import Frame, cut, roots_of, without
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
@@ -26,11 +27,9 @@ from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.machine import EmittingMachine
 from tupletree.tasks.mail import Drop, Mail, Now
 from tupletree.tasks.making import carried
-from tupletree.tasks.orphan_check import orphan_check_of
 from tupletree.tasks.outbox import Outbox
-from tupletree.tasks.pace import Pace, limit_of
+from tupletree.tasks.pace import Pace
 from tupletree.tracking.holds import Hold
-from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.rate_limit import RateLimit
 from tupletree.tracking.tree import draw_edges
 from tupletree.tracking.work_done import WorkDone
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_S = 0.1
 """How often windows and joins that hold something look whether it is time to do something about it."""
-
-RENEWALS = 4
-"""How often within a message timeout the timeouts of messages that wait for the end of an outage are reset."""
 
 PATIENCE_S = 10.0
 """How long they wait, at the end of the input, for messages that are tried again or on their way somewhere else."""
@@ -68,34 +64,26 @@ class BoltMachine(EmittingMachine):
     """See `Machine`. What user code raises fails messages; only what its `close` raises comes out.
 
     Args:
-        plan, task, random_bits, attempts: as for `EmittingMachine`.
+        plan, task, options, random_bits, attempts: as for `EmittingMachine`.
         cell: the task's keyed state, if the bolt declares state.
-        timeout_s: the message timeout.
-        outage_limit_s: how long an outage may last; None: without limit.
     """
 
     def __init__(
         self,
         plan: Plan,
         task: Task,
+        options: Options,
         *,
         random_bits: RandomBits,
         attempts: dict[int, int],
         cell: StateCell | None = None,
-        timeout_s: float | None = None,
-        outage_limit_s: float | None = None,
     ) -> None:
-        super().__init__(plan, task, random_bits=random_bits, attempts=attempts)
+        super().__init__(plan, task, options, random_bits=random_bits, attempts=attempts)
         component = plan.spec.components[task.component]
-        self._plan = plan
         self._is_open = False
-        self.wait = OutageWait(task.component, outage_limit_s)
         self.place.waits = True
         self._waiting: deque[Frame] = deque()  # behind what an outage left
         self._owes_for_outage = False
-        self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
-        self._renew_at_s = 0.0
-        self._limit = limit_of(plan, component)
         is_keyed = cell is not None or component.body.is_keyed
         keys = key_functions(plan.spec, component, task.index) if is_keyed else None
         self._holder = holder_of(component, self.place, keys)
@@ -126,7 +114,6 @@ class BoltMachine(EmittingMachine):
         self._cut_roots: set[int] = set()  # with tuples in what was worked of a frame and in what was not
         self._cut_failed: set[int] = set()
         self._stopped_in: Frame | None = None  # the frame in which a bolt met an outage that keeps none otherwise
-        self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
         self.is_timed = self._holder is not None or self._orphan_check is not None or self._limit is not None
 
     def start(self, now: Now, out: Outbox) -> None:
@@ -135,7 +122,7 @@ class BoltMachine(EmittingMachine):
         if self.live is not None and self.pace is not None:
             self.live.paces[self.task.component] = self.pace
         self.place.ids_of = self._ids_of
-        self._in_order = self._order(self._plan)
+        self._in_order = self._order()
         if self._in_order is not None and isinstance(self._bolt, BoltTask):
             self.is_timed = True
             self._bolt.put_behind(self._in_order.behind)
@@ -143,8 +130,7 @@ class BoltMachine(EmittingMachine):
         if error is not None and self.place.takes_as_outage(error):
             self._wait_for(error, now, out)
         elif error is not None:
-            text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
-            self._note(text, out)
+            self._note_closed(error, out)
 
     def stop(self, now: Now, out: Outbox) -> None:  # noqa: ARG002 - closing emits nothing
         """Close the bolt."""
@@ -331,8 +317,7 @@ class BoltMachine(EmittingMachine):
 
     def _go_on(self, now: Now, out: Outbox) -> bool:
         """Make the call again that met an outage, if it is time; then work what waits, a frame at a time."""
-        if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
-            self._renew_at_s = now.monotonic_s + self._renewal_s
+        if self._must_renew(now):
             out.extend([*self._waiting_roots()])
         if self.wait.due_s > now.monotonic_s:
             return False
@@ -411,8 +396,7 @@ class BoltMachine(EmittingMachine):
         """Waiting for its turn is no part of a message's time."""
         self._seen_s = now.monotonic_s
         in_order.look(now.monotonic_s)
-        if self._renewal_s is not None and now.monotonic_s >= self._renew_at_s:
-            self._renew_at_s = now.monotonic_s + self._renewal_s
+        if self._must_renew(now):
             out.extend([*in_order.waiting_roots(), *self._waiting_roots()])
 
     def next_due_s(self) -> float | None:
@@ -446,7 +430,6 @@ class BoltMachine(EmittingMachine):
         self._orphan_check.receive(drops)
 
     def held_roots(self) -> Iterable[int]:
-        """Roots of the tuples that it holds."""
         if self._holder is not None:
             return (one for held in self._holder.held() for root in held.frame.roots for one in roots_of(root))
         if self._in_order is not None:
@@ -484,14 +467,8 @@ class BoltMachine(EmittingMachine):
         return Hold("held", self.task.component, count, since_s, until_s, holder.goes_by_event_time, watermark_s)
 
     def purge(self, roots: AbstractSet[int], gone: AbstractSet[int]) -> None:
-        """Drop what is held for roots that are over only: see `Purge`."""
+        super().purge(roots, gone)
         self._is_counted = False
-        if self._kept_frames is not None:
-            self._kept_frames.settle((), roots)
-        if self._deferred is not None:
-            self._deferred.forget(roots)
-        if self._in_order is not None:
-            self._in_order.purge(roots)
         if self._holder is not None:
             self._holder.forget(gone)
         elif isinstance(self._bolt, BoltTask):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.failures import FailureMaker, late_text
+from tupletree.config import Options
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.errors import InternalError
 from tupletree.ids import RandomBits
@@ -17,8 +19,9 @@ from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.live_roots import LiveRoots
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.making import Numbers
+from tupletree.tasks.orphan_check import orphan_check_of
 from tupletree.tasks.outbox import LogNote, Outbox
-from tupletree.tasks.pace import Pace
+from tupletree.tasks.pace import Pace, limit_of
 from tupletree.tasks.stalls import Stalls
 from tupletree.tasks.upstream.retry_status import RetryStatus
 from tupletree.tasks.upstream.under_way import KeptFrames, UnderWay
@@ -29,6 +32,9 @@ from tupletree.tracking.work_done import WorkDone
 
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
+
+RENEWALS = 4
+"""How often within a message timeout the timeouts of messages that wait in a task are reset."""
 
 
 class Machine:
@@ -146,6 +152,7 @@ class EmittingMachine(Machine):
     Args:
         plan: the topology laid out.
         task: the bolt task.
+        options: of the run: timeouts.
         random_bits: for edge ids.
         attempts: root → attempt of those beyond the first; spout machines keep it.
 
@@ -156,8 +163,13 @@ class EmittingMachine(Machine):
         late: tuples that came too late for their window or join.
     """
 
-    def __init__(self, plan: Plan, task: Task, *, random_bits: RandomBits, attempts: dict[int, int]) -> None:
+    def __init__(
+        self, plan: Plan, task: Task, options: Options, *, random_bits: RandomBits, attempts: dict[int, int]
+    ) -> None:
         super().__init__(task)
+        timeout_s = options.message_timeout_s
+        self.wait = OutageWait(task.component, options.outage_limit_s)
+        self._plan = plan
         self.worked = 0
         self.late_verdicts = 0
         self.late = 0
@@ -170,6 +182,10 @@ class EmittingMachine(Machine):
             None  # for those that may emit for a message long before they are done with it
         )
         self._random_bits = random_bits
+        self._limit = limit_of(plan, plan.spec.components[task.component])
+        self._renewal_s = None if timeout_s is None else timeout_s / RENEWALS
+        self._renew_at_s = 0.0
+        self._orphan_check = orphan_check_of(plan, task, timeout_s, self.held_roots, self.purge)
         self._kept_frames: KeptFrames | None = None
         self._in_order: OrderedInput | None = None  # made by `start`, where inputs are ordered
         self._late_told = 0  # the log speaks of them when there are ten times as many
@@ -215,12 +231,36 @@ class EmittingMachine(Machine):
         if self._in_order is not None:
             self._in_order.settle(worked)
 
-    def _order(self, plan: Plan, *, one_by_one: bool = False) -> OrderedInput | None:
+    def held_roots(self) -> Iterable[int]:
+        """Roots of the tuples that it holds."""
+        raise NotImplementedError
+
+    def purge(self, roots: AbstractSet[int], gone: AbstractSet[int]) -> None:  # noqa: ARG002 - for those that hold tuples
+        """Drop what is held for roots that are over only: see `Purge`."""
+        if self._kept_frames is not None:
+            self._kept_frames.settle((), roots)
+        if self._deferred is not None:
+            self._deferred.forget(roots)
+        if self._in_order is not None:
+            self._in_order.purge(roots)
+
+    def _must_renew(self, now: Now) -> bool:
+        """Whether it is time to reset the timeouts of messages that wait here; asked again, not for a while."""
+        if self._renewal_s is None or now.monotonic_s < self._renew_at_s:
+            return False
+        self._renew_at_s = now.monotonic_s + self._renewal_s
+        return True
+
+    def _note_closed(self, error: BaseException, out: Outbox) -> None:
+        text = f"it cannot be opened, and its messages fail until it can: {type(error).__name__}: {error}"
+        self._note(text, out)
+
+    def _order(self, *, one_by_one: bool = False) -> OrderedInput | None:
         """What keeps the order of this task's inputs; None if none of them is ordered."""
         ordered = None if self._under_way is None else self._under_way.ordered
         if ordered is None or self.task.task_id not in ordered.tasks:
             return None
-        keys = ordered_keys(plan.spec, plan.spec.components[self.task.component])
+        keys = ordered_keys(self._plan.spec, self._plan.spec.components[self.task.component])
         return OrderedInput(self.task.component, ordered, keys, one_by_one=one_by_one)
 
     def _take_in_order(self, frame: Frame, in_order: OrderedInput) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -241,15 +241,5 @@ class _Maker:
         cell = None
         if component.body.state is not None:
             cell = self._carried_over.cells.setdefault(task.task_id, cell_of(component.body.state))
-        of_async: dict[str, Any] = {"processing_timeout_s": self._options.processing_timeout_s}
-        machine: Any = partial(AsyncBoltMachine, **of_async) if component.body.is_async else BoltMachine
-        made: Machine = machine(
-            self._plan,
-            task,
-            random_bits=bits,
-            attempts=self._attempts,
-            cell=cell,
-            timeout_s=self._options.message_timeout_s,
-            outage_limit_s=self._options.outage_limit_s,
-        )
-        return made
+        machine = AsyncBoltMachine if component.body.is_async else BoltMachine
+        return machine(self._plan, task, self._options, random_bits=bits, attempts=self._attempts, cell=cell)

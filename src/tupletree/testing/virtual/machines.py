@@ -7,7 +7,6 @@ nowhere. What runs them, and in which order, is for the test kit and the simulat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -148,17 +147,8 @@ class MachineSet:
         cell = None
         if component.body.state is not None:
             cell = self._cells.setdefault(task.task_id, cell_of(component.body.state))
-        of_async: dict[str, Any] = {"processing_timeout_s": self._options.processing_timeout_s}
-        kind: Any = partial(ProbedAsyncBolt, **of_async) if component.body.is_async else ProbedBolt
-        machine: ProbedAsyncBolt | ProbedBolt = kind(
-            self._plan,
-            task,
-            random_bits=bits,
-            attempts=self.attempts,
-            cell=cell,
-            timeout_s=self._options.message_timeout_s,
-            outage_limit_s=self._options.outage_limit_s,
-        )
+        kind: type[ProbedAsyncBolt | ProbedBolt] = ProbedAsyncBolt if component.body.is_async else ProbedBolt
+        machine = kind(self._plan, task, self._options, random_bits=bits, attempts=self.attempts, cell=cell)
         machine.probe = self._probe
         return machine
 
