@@ -25,7 +25,7 @@ def test_who_waits_for_it_hears_why(runtime: str, tmp_path: Path, monkeypatch: p
     close = kind.close
 
     def fail(self: LocalStateDirectory | StateDirectory) -> None:
-        close(self)  # type: ignore[arg-type]  # it is of the kind that is patched
+        close(self)
         raise OSError("Bad file descriptor")
 
     monkeypatch.setattr(kind, "close", fail)

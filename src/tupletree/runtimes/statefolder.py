@@ -12,12 +12,13 @@ import socket
 import stat
 import time
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, DRAFT_NAME, damaged, missing, read_file
+from tupletree.durable import DECODE_ERRORS, DRAFT_NAME, damaged, missing, private_folder, read_file
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 
 T = TypeVar("T")
@@ -27,6 +28,31 @@ IDENTITY = "tupletree.json"
 
 _FILE_SYSTEMS_OWN = {"lost+found"}
 _NAMES_SHOWN = 5
+
+
+class StateFolder:
+    """The folder of a run that this process has, until `close` lets another one have it.
+
+    Attributes:
+        path: the folder, absolute.
+        run_id: names the run; stable over restarts.
+        dead: where its dead letters go.
+        held: what the run has besides it; `close` gives it up.
+    """
+
+    def __init__(self, path: Path, run_id: str, lock: int) -> None:
+        self.path = path
+        self.run_id = run_id
+        self.dead = private_folder(path / "dead")
+        self.held = ExitStack()
+        self._lock = lock
+
+    def close(self) -> None:
+        """Give up the lock, and what else is held."""
+        self.held.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def prepare_state_folder(path: Path) -> Path:

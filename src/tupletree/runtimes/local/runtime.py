@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
 
@@ -26,11 +25,11 @@ from tupletree.errors import (
     UnavailableAtStartError,
 )
 from tupletree.routing.plan import Plan
-from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
-from tupletree.runtimes.control import RunControl
+from tupletree.runtimes.api import Progress, RunHandle, RunRequest, is_own_thread
 from tupletree.runtimes.dead_guard import DeadGuard
 from tupletree.runtimes.deadletters import write_letters
-from tupletree.runtimes.letter_delivery import LetterDelivery, refuse_columns
+from tupletree.runtimes.handle import BaseRun
+from tupletree.runtimes.letter_delivery import refuse_columns
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver, assemble
 from tupletree.runtimes.local.counts import RunCounts
 from tupletree.runtimes.local.durable.durability import Durability, open_state
@@ -45,9 +44,8 @@ from tupletree.runtimes.local.progress import ProgressSampler
 from tupletree.runtimes.local.statedir import LocalStateDirectory
 from tupletree.runtimes.local.supported import refuse_unsupported
 from tupletree.runtimes.local.whereabouts import whereabouts
-from tupletree.runtimes.open_messages import NOTHING_OPEN
-from tupletree.runtimes.progress import ProgressRecord, Reporter, progress_file
-from tupletree.runtimes.rates import Rates
+from tupletree.runtimes.open_messages import NOTHING_OPEN, OpenMessages
+from tupletree.runtimes.progress import ProgressRecord
 from tupletree.state.cells import ValueCell
 from tupletree.tasks.async_spout import OpeningError
 from tupletree.tasks.mail import Finished
@@ -56,7 +54,6 @@ from tupletree.tasks.spout import DEFAULT_MAX_PENDING, SpoutMachine
 from tupletree.topology.limits import refuse_stuck
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.records import Acked, Died
-from tupletree.tracking.retry import RestartPolicy
 
 logger = logging.getLogger("tupletree.local")
 
@@ -87,7 +84,7 @@ def start(request: RunRequest) -> RunHandle:
 
 
 # More than 12 attributes: the handle of a run: one per part that it starts, asks and ends.
-class LocalRun(RunHandle, Hub):
+class LocalRun(BaseRun, Hub):
     """One run in this process; the handle that `run` returns. It is the `Hub` of its executors."""
 
     def __init__(
@@ -99,44 +96,14 @@ class LocalRun(RunHandle, Hub):
         clock: Clock,
         durability: Durability | None = None,
     ) -> None:
-        self._request = request
-        self._options = request.options
-        self._spec = spec = plan.spec
-        self._directory = directory
-        self._plan = plan
-        self._clock = clock
-        self._durability = durability
-        self._rates = Rates(self._clock)
-        self._calls = CallRunner()
         self._carried_over = carried_over
-        self._activating = threading.Lock()
-        self._random = Random(SystemRandom().getrandbits(128))
-        self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
-        self._control = RunSignals()
-        self._delivery = LetterDelivery(
-            spec,
-            request.on_dead,
-            directory.run_id,
-            directory.dead,
-            request.options,
-            self._clock,
-            resumes=durability is not None,
-        )
-        self._dead_guard = DeadGuard(spec.name, request.options, self._stop_at_once, self.pause)
         self._assembly: Assembly | None = None
-        self._counts = RunCounts(spec, self._carried_over, self._clock, lambda: self._assembly)
-        self._ended = threading.Event()
-        self._error: BaseException | None = None
-        self._storing_letters = threading.Lock()
-        self._letters = 0 if durability is None else durability.letters
-        self._hung = False
-        self._started_s = self._clock.monotonic()
-        self._seconds: float | None = None
+        self._counts = RunCounts(plan.spec, carried_over, clock, lambda: self._assembly)
         self._history = LocalHistory(directory.path / HISTORY, request.options.history_max_bytes)
         sampler = ProgressSampler(
-            spec.name,
+            plan.spec.name,
             directory.run_id,
-            self._clock,
+            clock,
             self._counts.totals,
             self._counts.rows,
             lambda: self._assembly,
@@ -147,24 +114,24 @@ class LocalRun(RunHandle, Hub):
             self._history.write()
             return sampler.sample()
 
+        resumes = durability is not None
+        super().__init__("local", request, plan.spec, directory, clock, resumes=resumes, sample=sample)
+        self._directory = directory
+        self._plan = plan
+        self._durability = durability
+        self._calls = CallRunner()
+        self._activating = threading.Lock()
+        self._random = Random(SystemRandom().getrandbits(128))
+        self._control = RunSignals()
+        self._dead_guard = DeadGuard(plan.spec.name, request.options, self._stop_at_once, self.pause)
+        self._storing_letters = threading.Lock()
+        self._letters = 0 if durability is None else durability.letters
+        self._hung = False
+        self._seconds: float | None = None
         if durability is not None:
             durability.connect(lambda: self._assembly, self._counts.rows, lambda: self._letters, self._end_by)
-        super().__init__(Reporter(spec.name, progress_file(request.options), sample))
-        self.resumes = self._options.durable
-        self._run_control = RunControl(self, spec.name, "local")
-        self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
 
     # --- the handle -------------------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Start the supervising thread."""
-        self._run_control.begin()
-        self.reports.begin()
-        self._thread.start()
-
-    @property
-    def state_dir(self) -> Path:
-        return self._directory.path
 
     def progress(self) -> Progress:
         totals, open_now = self._counts.totals()
@@ -182,7 +149,7 @@ class LocalRun(RunHandle, Hub):
             rate_per_s=self._rates.rate_per_s(),
             latency_p50_ms=self._rates.latency_ms(0.5),
             latency_p95_ms=self._rates.latency_ms(0.95),
-            seconds=self._elapsed_s(),
+            seconds=self._seconds if self._seconds is not None else self._clock.monotonic() - self._started_s,
             outputs=self._counts.rows(),
             state=self._state(waits=bool(waits)),
             outages=(*waits, *self._delivery.shown()),
@@ -196,6 +163,9 @@ class LocalRun(RunHandle, Hub):
             work=self._counts.work(),
         )
 
+    def _left(self) -> OpenMessages:
+        return (self._counts.left or NOTHING_OPEN).of_all(self._counts.totals()[1])
+
     def _state(self, *, waits: bool) -> str:
         state = self._control.state
         if state != "processing":
@@ -203,32 +173,6 @@ class LocalRun(RunHandle, Hub):
         if not self._carried_over.active:
             return "paused"
         return "waiting" if waits else state
-
-    def wait(self, timeout_s: float | None = None) -> Summary:
-        if not self._ended.wait(timeout_s):
-            raise TimeoutError
-        if self._error is not None:
-            raise self._error
-        totals, open_now = self._counts.totals()
-        return Summary(
-            topology=self._spec.name,
-            runtime="local",
-            emitted=totals.emitted,
-            acked=totals.acked,
-            failed=totals.failed,
-            retried=totals.retried,
-            dead=totals.dead,
-            open=open_now,
-            seconds=self._elapsed_s(),
-            state_dir=self._directory.path,
-            outputs=dict(self._counts.rows()),
-            untracked=totals.untracked,
-            untracked_failed=self._counts.strays(),
-            joined=totals.joined,
-            left=(self._counts.left or NOTHING_OPEN).of_all(open_now),
-            reason=self._dead_guard.reason,
-            resumes=self.resumes,
-        )
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """See `RunHandle.stop`. A later call may only shorten the time."""
@@ -248,10 +192,6 @@ class LocalRun(RunHandle, Hub):
         """Stop, and emit nothing more of what the spouts have given already."""
         self._control.leaves_buffer = True
         self.stop()
-
-    def pause(self) -> None:
-        """See `RunHandle.pause`. A restart leaves the spouts paused."""
-        self._set_active(active=False)
 
     def resume(self) -> None:
         if not self._control.stop_asked():
@@ -275,9 +215,6 @@ class LocalRun(RunHandle, Hub):
                 in_hand = ", at work" if executor.in_hand == task_id else ""
                 lines.append(f"    task {task_id} {task.component}[{task.index}]{in_hand}")
         return "\n".join(lines)
-
-    def _elapsed_s(self) -> float:
-        return self._seconds if self._seconds is not None else self._clock.monotonic() - self._started_s
 
     def _set_active(self, *, active: bool) -> None:
         with self._activating:
@@ -390,7 +327,7 @@ class LocalRun(RunHandle, Hub):
             self._delivery.finish(lambda: self._control.stop_at_s, failed=False)
             self._control.state = "stopped"
         except BaseException as error:  # noqa: BLE001 - raised by `wait`
-            self._error, self._control.state = error, "failed"
+            self._fault, self._control.state = error, "failed"
         finally:
             try:
                 if self._counts.left is None:
@@ -403,10 +340,10 @@ class LocalRun(RunHandle, Hub):
                 self._seconds = self._clock.monotonic() - self._started_s
                 self.reports.finish()
                 self._history.write()
-                self._run_control.finish(self._error)
+                self._run_control.finish(self._fault)
                 self._directory.close()
             except Exception as error:  # noqa: BLE001 - raised by `wait`
-                self._error, self._control.state = self._error or error, "failed"
+                self._fault, self._control.state = self._fault or error, "failed"
             finally:
                 self._ended.set()
 
@@ -472,12 +409,8 @@ class LocalRun(RunHandle, Hub):
         if control.stop_asked():
             logger.error("%s failed while it was being stopped: %s", self._spec.name, fault)
             return True
-        delay_s = self._policy.failed(self._clock.monotonic())
-        if delay_s is None:
-            raise fault
+        restart_at_s = self._clock.monotonic() + self._restart_in_s(fault)
         control.state = "restarting"
-        logger.warning("%s: restart %d in %.0f s: %s", self._spec.name, self._policy.restarts, delay_s, fault)
-        restart_at_s = self._clock.monotonic() + delay_s
         while not control.stop_asked():
             left_s = restart_at_s - self._clock.monotonic()
             if left_s <= 0:

@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from tupletree.durable import private_folder, write_once
+from tupletree.durable import write_once
 from tupletree.errors import CheckpointError, ForeignCheckpointError
 from tupletree.runtimes.statefolder import (
     IDENTITY,
+    StateFolder,
     check_format,
     check_topology,
     fresh_state_dir,
@@ -46,26 +47,17 @@ class _Identity(msgspec.Struct):
     fingerprint: dict[str, Any] = {}
 
 
-class LocalStateDirectory:
+class LocalStateDirectory(StateFolder):
     """A new one for each run; that of a durable run is opened again by its next start.
 
     Attributes:
-        path: the folder, absolute.
-        run_id: names the run.
         fingerprint: of the topology of the first start, for a durable run.
-        dead: where its dead letters go.
-        held: what the run has besides it; `close` gives it up.
     """
 
     def __init__(self, path: Path, run_id: str, lock: int = -1, fingerprint: Mapping[str, Any] | None = None) -> None:
-        self.path = path
-        self.run_id = run_id
+        super().__init__(path, run_id, lock)
         self.fingerprint = fingerprint or {}
-        self.held = contextlib.ExitStack()
-        self._lock = lock
         self._is_new = True
-        self.dead = path / "dead"
-        private_folder(self.dead)
 
     @classmethod
     def make(cls, path: Path | None, topology: str) -> LocalStateDirectory:
@@ -109,13 +101,6 @@ class LocalStateDirectory:
         except OSError as error:
             raise unusable(path.absolute(), error) from error
         return directory
-
-    def close(self) -> None:
-        """Let another process have it."""
-        self.held.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
     @classmethod
     def _made(cls, path: Path, topology: str) -> LocalStateDirectory:

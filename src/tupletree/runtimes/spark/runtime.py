@@ -12,16 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tupletree.clock import SteadyClock, SystemClock
-from tupletree.errors import (
-    TupletreeError,
-)
-from tupletree.runtimes.api import Progress, RunHandle, RunRequest, Summary, is_own_thread
-from tupletree.runtimes.control import RunControl
+from tupletree.errors import TupletreeError
+from tupletree.runtimes.api import Progress, RunHandle, RunRequest, is_own_thread
 from tupletree.runtimes.dead_guard import DeadGuard
-from tupletree.runtimes.letter_delivery import LetterDelivery
-from tupletree.runtimes.open_messages import open_messages
-from tupletree.runtimes.progress import Reporter, progress_file
-from tupletree.runtimes.rates import Rates
+from tupletree.runtimes.handle import BaseRun
+from tupletree.runtimes.open_messages import OpenMessages, open_messages
 from tupletree.runtimes.spark.code_watch import CodeWatch
 from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.driver.progress import EpochProgress
@@ -32,7 +27,6 @@ from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
 from tupletree.runtimes.spark.settle.plan_runner import Backend, SparkBackend
 from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, is_session_lost, reason
-from tupletree.tracking.retry import RestartPolicy
 from tupletree.tracking.work_done import WorkTotals
 
 logger = logging.getLogger("tupletree.spark")
@@ -53,98 +47,74 @@ def start(request: RunRequest, backend: Backend | None = None) -> RunHandle:
 
 
 # More than 12 attributes: the handle of a run: one per part that it starts, asks and ends.
-class SparkRun(RunHandle):
+class SparkRun(BaseRun):
     """One run on Spark; the handle that `run` returns."""
 
     def __init__(self, settings: RunSettings) -> None:
-        request, spec = settings.request, settings.spec
+        request, spec, clock = settings.request, settings.spec, settings.surroundings.clock
+        super().__init__("spark", request, spec, settings.directory, clock, resumes=True)
         self._settings = settings
-        self._request = request
-        self._options = request.options
-        self._spec = spec
         self._directory = settings.directory
         self._sinks = settings.sinks
         self._backend = settings.backend
-        self._clock = settings.surroundings.clock
         self._outages = settings.outages
-        self._rates = Rates(self._clock)
         self._late: Counter[str] = Counter()
         self._work = WorkTotals()
         self._loop: Loop | None = None
         self._stop_at_s: float | None = None
         self._flushes = False  # the stop is a drain
-        self._fault: BaseException | None = None
-        self._ended = threading.Event()
         self._state = "created"
-        self._started_s = self._clock.monotonic()
-        self._thread = threading.Thread(target=self._main, name=f"tupletree-{spec.name}", daemon=True)
         self._accounts: Accounts | None = None
         self._active = request.active
-        self._policy = RestartPolicy(max_restarts=request.options.max_restarts)
         self._stop_asked = threading.Event()
         self._was_up = False
-        self._delivery = LetterDelivery(
-            spec,
-            request.on_dead,
-            settings.directory.run_id,
-            settings.directory.dead,
-            request.options,
-            self._clock,
-            resumes=True,
-        )
         self._dead_guard = DeadGuard(
             spec.name, request.options, lambda: self._hold(self.stop), lambda: self._hold(self.pause)
         )
         self._code = CodeWatch(Path(request.target.search_path) if request.target else None)
-        super().__init__(Reporter(spec.name, progress_file(request.options)))
-        self._run_control = RunControl(self, spec.name, "spark")
 
     # --- the handle -------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Start the loop's thread."""
-        self._run_control.begin()
-        self.reports.begin()
-        self._thread.start()
-
-    @property
-    def state_dir(self) -> Path:
-        return self._directory.path
-
     def progress(self) -> Progress:
-        counters = self._accounts.totals if self._accounts is not None else None
+        accounts = self._accounts
         seconds = self._clock.monotonic() - self._started_s
         outages = self._outages.shown()
         state = self._shown_state()
         state = "waiting" if outages and state in {"processing", "restarting"} else state
-        if counters is None or self._accounts is None:
+        if accounts is None:
             return Progress(seconds=seconds, state=state, outages=outages, outage_counts=self._outages.counts())
-        open_now = self._open_now()
+        totals, open_now = accounts.totals, self._open_now()
         return Progress(
-            emitted=counters.acked + counters.dead + open_now,
-            acked=counters.acked,
-            failed=counters.failed,
-            retried=counters.retried,
-            dead=counters.dead,
-            replayed=counters.replayed,
+            # Not the emitted of the totals: these do not count epochs that a stop left unsettled.
+            emitted=totals.acked + totals.dead + open_now,
+            acked=totals.acked,
+            failed=totals.failed,
+            retried=totals.retried,
+            dead=totals.dead,
+            replayed=totals.replayed,
             open=open_now,
-            epoch=self._accounts.settled,
+            epoch=accounts.settled,
             rate_per_s=self._rates.rate_per_s(),
             latency_p50_ms=self._rates.latency_ms(0.5),
             latency_p95_ms=self._rates.latency_ms(0.95),
             seconds=seconds,
-            outputs={name: counters.rows.get(name, 0) for name in self._sinks},
+            outputs={name: totals.rows.get(name, 0) for name in self._sinks},
             state=state,
-            untracked=counters.untracked,
-            untracked_failed=counters.untracked_failed,
-            joined=self._accounts.joined,
+            untracked=totals.untracked,
+            untracked_failed=totals.untracked_failed,
+            joined=accounts.joined,
             outages=(*outages, *self._delivery.shown()),
             outage_counts=self._outages.counts(),
             late=dict(self._late),
             work=dict(self._work),
             reason=self._dead_guard.reason,
-            holds=self._accounts.holds(self._clock.monotonic(), self._clock.wall()),
+            holds=accounts.holds(self._clock.monotonic(), self._clock.wall()),
         )
+
+    def _left(self) -> OpenMessages:
+        assert self._accounts is not None, "a run that has ended without an error had begun"
+        accounts = dict.fromkeys(self._accounts.spout_of, self._accounts.pending)
+        return open_messages(accounts, self._clock.monotonic(), self._clock.wall(), self._accounts.counted)
 
     def _shown_state(self) -> str:
         if self._state != "processing":
@@ -158,39 +128,6 @@ class SparkRun(RunHandle):
         assert accounts is not None
         pending = accounts.pending
         return sum(accounts.open_count(task) + pending.awaiting_source(task) for task in accounts.spout_of)
-
-    def wait(self, timeout_s: float | None = None) -> Summary:
-        if not self._ended.wait(timeout_s):
-            raise TimeoutError
-        if self._fault is not None:
-            raise self._fault
-        assert self._accounts is not None
-        totals = self._accounts.totals
-        # Not the emitted of the totals: these do not count epochs that a stop left unsettled.
-        open_now = self._open_now()
-        return Summary(
-            topology=self._spec.name,
-            runtime="spark",
-            emitted=totals.acked + totals.dead + open_now,
-            acked=totals.acked,
-            failed=totals.failed,
-            retried=totals.retried,
-            dead=totals.dead,
-            open=open_now,
-            seconds=self._clock.monotonic() - self._started_s,
-            state_dir=self._directory.path,
-            outputs={name: totals.rows.get(name, 0) for name in self._sinks},
-            untracked=totals.untracked,
-            untracked_failed=totals.untracked_failed,
-            joined=self._accounts.joined,
-            left=open_messages(
-                dict.fromkeys(self._accounts.spout_of, self._accounts.pending),
-                self._clock.monotonic(),
-                self._clock.wall(),
-                self._accounts.counted,
-            ),
-            reason=self._dead_guard.reason,
-        )
 
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """See `RunHandle.stop`. A later call may only shorten the time."""
@@ -210,9 +147,6 @@ class SparkRun(RunHandle):
             loop.stop(self._stop_at_s, flush=self._flushes)
         if not is_own_thread():
             self._ended.wait(min(limit_s + 10.0, threading.TIMEOUT_MAX))
-
-    def pause(self) -> None:
-        self._set_active(active=False)
 
     def resume(self) -> None:
         if self._accounts is not None:
@@ -288,10 +222,7 @@ class SparkRun(RunHandle):
 
     def _await_restart(self, fault: TupletreeError) -> bool:
         """Wait before a restart; True if a stop was requested meanwhile, which is final."""
-        delay_s = self._policy.failed(self._clock.monotonic())
-        if delay_s is None:
-            raise fault
-        logger.warning("%s: restart %d in %.0f s: %s", self._spec.name, self._policy.restarts, delay_s, fault)
+        delay_s = self._restart_in_s(fault)
         self._state = "restarting"
         return self._stop_asked.wait(delay_s)
 

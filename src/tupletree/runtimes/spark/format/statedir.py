@@ -11,7 +11,6 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tupletree.runtimes.spark.format.entries import numbered
 from tupletree.runtimes.spark.format.upgrades import Upgrade, Upgrades, write_upgrade
 from tupletree.runtimes.statefolder import (
     IDENTITY,
+    StateFolder,
     check_format,
     check_topology,
     prepare_state_folder,
@@ -65,29 +65,22 @@ class _SpoutTasks(msgspec.Struct):
 
 
 # More than 12 attributes: a path for each folder.
-class StateDirectory:
+class StateDirectory(StateFolder):
     """Open it with `open`; `close` releases it for another process.
 
     Attributes:
-        path: the folder, absolute.
-        run_id: names this run; stable over restarts.
         generation: number of this start, from 1.
         upgrades: how the topology has changed since the first start.
-        held: what the run has besides it; `close` gives it up.
     """
 
     def __init__(self, path: Path, run_id: str, generation: int, lock: int, upgrades: Upgrades | None = None) -> None:
-        self.path = path
-        self.run_id = run_id
+        super().__init__(path, run_id, lock)
         self.generation = generation
         self.upgrades = upgrades or Upgrades([])
-        self.held = ExitStack()
-        self._lock = lock
         self.epochs = private_folder(path / "epochs")
         self.settles = private_folder(path / "settles")
         self.state = private_folder(path / "state")
         self.kept = private_folder(path / "kept")
-        self.dead = private_folder(path / "dead")
         self.history = private_folder(path / "history")
         self.spools = private_folder(path / "spools")
         self.marks = private_folder(path / "marks")
@@ -166,13 +159,6 @@ class StateDirectory:
             got=got,
             next_step="stop one of the two processes",
         )
-
-    def close(self) -> None:
-        """Release the lock."""
-        self.held.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
 
 def spout_tasks(path: Path) -> dict[int, str]:
