@@ -61,7 +61,7 @@ def failing(script: Told, *, breaks_folder: bool) -> Topology:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    monkeypatch.setattr("tupletree.runtimes.handle.RestartPolicy", Impatient)
 
 
 def test_letters_that_could_not_be_stored_are_stored_once_they_can_be_and_then_the_source_is_told(

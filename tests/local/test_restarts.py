@@ -89,7 +89,7 @@ def test_a_spout_that_cannot_be_opened_ends_the_run_at_once_with_its_error(tmp_p
 
 
 def test_a_spout_that_breaks_is_restarted_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    monkeypatch.setattr("tupletree.runtimes.handle.RestartPolicy", Impatient)
     sink = Gathering()
     to_break = ["once"]
 
@@ -113,7 +113,7 @@ def test_a_spout_that_breaks_is_restarted_and_nothing_is_lost(tmp_path: Path, mo
 def test_messages_survive_a_restart_in_which_a_sink_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    monkeypatch.setattr("tupletree.runtimes.handle.RestartPolicy", Impatient)
     to_break = ["once"]
     opened: list[str] = []
 
@@ -142,7 +142,7 @@ def test_messages_survive_a_restart_in_which_a_sink_cannot_be_opened(
 def test_a_spout_that_breaks_again_and_again_ends_the_run_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    monkeypatch.setattr("tupletree.runtimes.handle.RestartPolicy", Impatient)
 
     class Broken(Script):
         def next(self) -> Any:
@@ -169,7 +169,7 @@ def test_it_is_restarted_as_often_as_the_option_says(
             self.restarts += 1
             return 0.0 if self.restarts <= self.most else None
 
-    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", AtOnce)
+    monkeypatch.setattr("tupletree.runtimes.handle.RestartPolicy", AtOnce)
 
     class Broken(Script):
         def next(self) -> Any:
@@ -223,7 +223,7 @@ def test_messages_that_a_final_fault_leaves_open_are_named(
             return super().next()
 
     if not stops:
-        monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+        monkeypatch.setattr("tupletree.runtimes.handle.RestartPolicy", Impatient)
     t = Topology("left")
     source = t.spout("lines", Broken([lines("a", "b", "c"), None]))
     t.bolt("keep", keep, unconsumed=Word).shuffle(source)
@@ -239,7 +239,7 @@ def test_messages_that_a_final_fault_leaves_open_are_named(
 
 
 def test_a_restart_leaves_paused_spouts_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tupletree.runtimes.local.runtime.RestartPolicy", Impatient)
+    monkeypatch.setattr("tupletree.runtimes.handle.RestartPolicy", Impatient)
     taken, go, reopened, acked = (threading.Event() for _ in range(4))
 
     @bolt(blocking=True)

@@ -14,7 +14,7 @@ from tests.spark.conftest import SPARK_NIGHTLY, StartTopology
 from tests.spark.tapped import HANG_S, TANKS, Tank, Tap, rows_of, tapped, wait_until
 from tupletree import Emit
 from tupletree.errors import TupletreeError
-from tupletree.runtimes.spark import runtime
+from tupletree.runtimes import handle as runs
 from tupletree.sources.text import Line
 from tupletree.tracking.retry import RestartPolicy
 
@@ -38,7 +38,7 @@ class Impatient(RestartPolicy):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "RestartPolicy", Impatient)
+    monkeypatch.setattr(runs, "RestartPolicy", Impatient)
 
 
 def generations(tmp_path: Path) -> int:
@@ -107,7 +107,7 @@ def test_a_fault_that_stays_ends_the_run_when_the_restarts_are_used_up(
 def test_a_stop_during_the_wait_for_a_restart_wins(
     tmp_path: Path, start_topology: StartTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "RestartPolicy", RestartPolicy)  # the wait is what this is about; it is cut short
+    monkeypatch.setattr(runs, "RestartPolicy", RestartPolicy)  # the wait is what this is about; it is cut short
     TANKS["wins"] = Tank(TEXTS)
     TANKS["wins"].open_all()
     break_after(monkeypatch, 5, times=100)
