@@ -86,7 +86,7 @@ class Source:
             parts,
             intake,
             SettlingThread(unused, unused, self.accounts.settled),
-            Callbacks([self.spout], intake, self.accounts, outages, clock, told, self.directory),
+            Callbacks([self.spout], intake, parts, told),
             unused,
             Recovered(records=[*records], next_epoch=len(records)),
             LoopEvents(),

@@ -217,7 +217,7 @@ def test_what_is_kept_is_what_is_held_and_what_waits_over_any_number_of_versions
             number += 1
             held.append(HeldFrame(frame(number, parts), float(epoch)))
         before = pairs_of(everything)
-        edges = keep.update(held, {"epoch": epoch}, None, _never)
+        edges = keep.update(held, {"epoch": epoch}, CarryOver([]), _never)
         model = _of_kind(waiting, arrives=True)
         for one in held:
             key = one.frame.id, False
@@ -307,7 +307,7 @@ def test_a_kept_file_that_is_gone_is_named(tmp_path: Path) -> None:
 
     files = CarryOverFiles(tmp_path, "one.kept")
     TaskCarryOver.of("work", 9, 0, files, CODECS, None).update(
-        [HeldFrame(frame(1, [(1, [1])]), 0.0)], None, None, _never
+        [HeldFrame(frame(1, [(1, [1])]), 0.0)], None, CarryOver([]), _never
     )
     files.write()
     kept = carryover_after({}, files.reports)

@@ -15,7 +15,7 @@ import msgspec
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunHandle, RunRequest
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
+from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.segments import Taken, TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.runtime import start
@@ -40,7 +40,7 @@ class InProcessPlanRunner:
 
     def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """See `PlanRunner`."""
-        encoded = control_bytes(control)
+        encoded = msgspec.msgpack.encode(control)
         sent, self._sent = self._sent, None
         partitions: list[list[wire.Row]]
         if sent is not None and control.resumes and sent[0] == control.epoch:

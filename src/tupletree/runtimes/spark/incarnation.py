@@ -200,9 +200,7 @@ class Incarnation:
             surroundings.random,
             directory.upgrades,
         )
-        self._publisher = Publisher(
-            directory, accounts, codecs, clock, settings.sinks, self._called, request.redact, stored
-        )
+        self._publisher = Publisher(self.parts, codecs, self._called, request.redact, stored)
         self._runner = self._make_runner()  # before the spouts are opened: the program has them as they were declared
         self._lease_planner = LeasePlanner(plan, options, directory, clock, self._runner, surroundings.taking())
         self._opened: list[SpoutTask] = []
@@ -245,7 +243,7 @@ class Incarnation:
             parts,
             intake,
             self._settling,
-            Callbacks(self.spouts, intake, accounts, outages, parts.clock, retold, parts.directory, told),
+            Callbacks(self.spouts, intake, parts, retold, told),
             self._replays,
             recovered,
             events(self),

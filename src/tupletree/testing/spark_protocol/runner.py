@@ -14,7 +14,7 @@ import msgspec
 
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
+from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.segments import Taken, TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice, rows_of_slice
 from tupletree.runtimes.spark.settle.epoch_runs import BROKEN_EXECUTIONS
@@ -96,7 +96,7 @@ class FaultyRunner:
 
     def run(self, slices: Sequence[EpochSlice], control: EpochControl) -> list[Report]:
         """See `PlanRunner`."""
-        encoded = control_bytes(control)
+        encoded = msgspec.msgpack.encode(control)
         sent, self._sent = self._sent, None
         if sent is not None and control.resumes and sent.epoch == control.epoch:
             for number in sorted(sent.rows):  # its shuffle files were on an executor that is lost

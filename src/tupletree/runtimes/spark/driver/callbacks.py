@@ -15,7 +15,6 @@ from typing import Any, TypeGuard
 
 from msgspec.structs import replace
 
-from tupletree.clock import Clock
 from tupletree.errors import CheckpointError, ConnectorError, is_outage
 from tupletree.ids import MessageId
 from tupletree.runtimes.deadletters import newest_failures
@@ -28,7 +27,7 @@ from tupletree.runtimes.spark.format.inputs import unread_inputs
 from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochOutcomes
-from tupletree.runtimes.spark.settle.outages import Outages
+from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.settle.shutdown import Closing
 from tupletree.topology.components import Spout
 from tupletree.topology.splits import LeaseSpout
@@ -46,9 +45,8 @@ class Callbacks:
     Args:
         spouts: opened.
         intake: knows which messages a source without a position can hear of.
-        accounts, outages, clock: of the run.
+        parts: of the run; its directory has the letters of dead messages.
         retold: messages that were delivered again although they are settled: their outcome is told again.
-        directory: of the run: it has the letters of those that are dead.
         told: to sources that deliver again, of earlier processes: see `tell_settled`.
 
     Attributes:
@@ -60,23 +58,20 @@ class Callbacks:
         self,
         spouts: Sequence[SpoutTask],
         intake: Intake,
-        accounts: Accounts,
-        outages: Outages,
-        clock: Clock,
+        parts: RunParts,
         retold: deque[AlreadySettled],
-        directory: StateDirectory,
         told: Sequence[AlreadySettled] = (),
     ) -> None:
         self.stop_at_s: float | None = None
         self.awaited = [spout.spout for spout in spouts if isinstance(spout.spout, AsyncSpoutAdapter)]
         self._spouts = {spout.number: spout for spout in spouts}
         self._intake = intake
-        self._accounts = accounts
-        self._outages = outages
-        self._clock = clock
+        self._accounts = parts.accounts
+        self._outages = parts.outages
+        self._clock = parts.clock
         self._retold = retold
-        self._told_epoch = accounts.settled
-        self._directory = directory
+        self._told_epoch = parts.accounts.settled
+        self._directory = parts.directory
         self._delivering_again = {spout.number: spout.spout for spout in spouts if _delivers_again(spout.spout)}
         self._told = {(one.spout_task, message_key(one.message_id)): _Told(one.message_id) for one in told}  # and kept
         intake.look_again = self.look_again

@@ -53,23 +53,15 @@ class CarryOverReport(msgspec.Struct, array_like=True):
 
     Attributes:
         part: what was added to its version; None if nothing changed.
-        is_own: the task kept it itself; False: another task sends it to this one in the next epoch.
-        due_s, waits, put_off_since_s, tuples, until_s, in_event_time, watermark_s: as in `CarryOver`.
+        own: what the task kept itself, without the parts; None: another task sends it to this one in the next epoch.
         is_empty: nothing is kept for the task any more.
     """
 
     component: str
     task_index: int
     part: CarryOverPart | None
-    is_own: bool
-    due_s: float | None = None
-    waits: bool = False
+    own: CarryOver | None = None
     is_empty: bool = False
-    put_off_since_s: float | None = None
-    tuples: int = 0
-    until_s: float | None = None
-    in_event_time: bool = False
-    watermark_s: float | None = None
 
 
 def carryover_after(
@@ -77,23 +69,14 @@ def carryover_after(
 ) -> dict[str, dict[int, CarryOver]]:
     """The versions that an epoch leaves. What a task keeps itself comes before what others send to it."""
     after = {component: dict(tasks) for component, tasks in before.items()}
-    for report in sorted(reports, key=lambda one: not one.is_own):
+    for report in sorted(reports, key=lambda one: one.own is None):
         tasks = after.setdefault(report.component, {})
         old = tasks.get(report.task_index, CarryOver([]))
         parts = [] if report.is_empty or (report.part is not None and report.part.is_base) else old.parts
         if report.part is not None:
             parts = [*parts, report.part]
-        if report.is_own:
-            tasks[report.task_index] = CarryOver(
-                parts,
-                report.due_s,
-                report.waits,
-                put_off_since_s=report.put_off_since_s,
-                tuples=report.tuples,
-                until_s=report.until_s,
-                in_event_time=report.in_event_time,
-                watermark_s=report.watermark_s,
-            )
+        if report.own is not None:
+            tasks[report.task_index] = replace(report.own, parts=parts)
         else:
             tasks[report.task_index] = replace(old, parts=parts, arrives=True)
     return {

@@ -275,13 +275,3 @@ def codecs_of(plan: Plan) -> dict[tuple[str, str], ArrowCodec[Any]]:
 def load_program(blob: bytes) -> Program:
     """The program of this blob; unpickled once per worker process."""
     return _load(xxhash.xxh3_64_intdigest(blob), blob)
-
-
-def control_bytes(control: EpochControl) -> bytes:
-    """Encode the control."""
-    return msgspec.msgpack.encode(control)
-
-
-def control_from(data: bytes) -> EpochControl:
-    """Decode the control."""
-    return msgspec.msgpack.decode(data, type=EpochControl)

@@ -117,17 +117,8 @@ def read_segment(path: Path, rows: Iterable[int]) -> Iterator[memoryview]:
         yield body[ends[row] : ends[row + 1]]
 
 
-_planned = msgspec.msgpack.Decoder(PlannedSegment)
-
-
-def encode_segment(planned: PlannedSegment) -> bytes:
-    """The head of a `SEGMENT` row."""
-    return msgspec.msgpack.encode(planned)
-
-
-def decode_segment(head: bytes | memoryview) -> PlannedSegment:
-    """Undo `encode_segment`."""
-    return _planned.decode(head)
+decode_segment = msgspec.msgpack.Decoder(PlannedSegment).decode
+"""Read the head of a `SEGMENT` row; `wire.encode_head` makes it."""
 
 
 class SegmentReader:

@@ -15,7 +15,6 @@ from tupletree.durable import read_header
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import EpochHeader
-from tupletree.runtimes.spark.format.segments import encode_segment
 
 
 class EpochSlice(msgspec.Struct, array_like=True):
@@ -60,10 +59,10 @@ def slices_of(path: Path, plan: Plan, *, wakes: bool) -> list[EpochSlice]:
             slices[place % partitions].frames.append((place, body_offset + offset, head_length, body_length))
     for planned in header.splits:
         place = planned.place % plan.readers(planned.component) if is_moved else planned.place
-        slices[place % partitions].splits.append((place, wire.encode_split(planned)))
+        slices[place % partitions].splits.append((place, wire.encode_head(planned)))
     for segment in header.segments:
         place = segment.place % plan.readers(segment.component) if is_moved else segment.place
-        slices[place % partitions].segments.append((place, encode_segment(segment)))
+        slices[place % partitions].segments.append((place, wire.encode_head(segment)))
     return slices
 
 

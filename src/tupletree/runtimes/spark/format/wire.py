@@ -20,7 +20,6 @@ from tupletree.data.columns import Anchors, ArrowColumns
 from tupletree.data.frames import ColumnFrame, Frame, Root, all_failed, join_segments, roots_of
 from tupletree.errors import ConnectorError, SourceChangedError, TupletreeError, UnusableDataError
 from tupletree.state.versions import StateFile
-from tupletree.texts import msgpack_bytes
 from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries
 from tupletree.tracking.outcomes import Failure
@@ -192,9 +191,11 @@ class StatsReport(msgspec.Struct, array_like=True):
     calls_again: dict[str, tuple[int, int]] = {}
 
 
-_encoder = msgspec.msgpack.Encoder()
-_head_decoder = msgspec.msgpack.Decoder(FrameHead)
-_split_decoder = msgspec.msgpack.Decoder(PlannedSplit)
+encode_head = msgspec.msgpack.Encoder().encode
+"""The head of a row that leads to tasks: a `FrameHead`, `PlannedSplit` or `PlannedSegment`."""
+
+decode_head = msgspec.msgpack.Decoder(FrameHead).decode
+decode_split = msgspec.msgpack.Decoder(PlannedSplit).decode
 
 
 _ROW = struct.Struct("<iiI")  # place, kind, length of the head
@@ -321,7 +322,7 @@ def encode_frame(
         roots, ends, widths = pack_layout(frame.roots, frame.ends)
     made = b"" if frame.made is None else _pack_made(frame.made)
     head = FrameHead(frame.task, frame.component, frame.stream, frame.id, source, sequence, roots, ends, widths, made)
-    return place, FRAME, _encoder.encode(head), body
+    return place, FRAME, encode_head(head), body
 
 
 def _pack_made(made: Sequence[int]) -> bytes:
@@ -372,11 +373,6 @@ def drop_positions(frame: Frame, errors: Mapping[int, BaseException | str], fail
         frame.made = [frame.made[position] for position in positions]
 
 
-def decode_head(head: bytes | memoryview) -> FrameHead:
-    """The head of a frame row."""
-    return _head_decoder.decode(head)
-
-
 def decode_frame(head: FrameHead, body: Any, codec: ArrowCodec[Any]) -> Frame:
     """A row back as a frame."""
     roots, ends = unpack_layout(head.roots, head.ends, head.widths)
@@ -425,18 +421,3 @@ def unpack_entries(data: bytes | memoryview) -> Entries:
     both = np.frombuffer(data, dtype=np.uint64)
     half = len(both) // 2
     return both[:half], both[half:]
-
-
-def encode_split(planned: PlannedSplit) -> bytes:
-    """The head of a `SPLIT` row."""
-    return _encoder.encode(planned)
-
-
-def decode_split(head: bytes | memoryview) -> PlannedSplit:
-    """Undo `encode_split`."""
-    return _split_decoder.decode(head)
-
-
-def encode_report(report: msgspec.Struct | Sequence[msgspec.Struct]) -> bytes:
-    """A report as msgpack."""
-    return msgpack_bytes(report)

@@ -16,7 +16,7 @@ import msgspec
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.java import find_java
 from tupletree.runtimes.spark.format import wire
-from tupletree.runtimes.spark.format.program import EpochControl, control_bytes
+from tupletree.runtimes.spark.format.program import EpochControl
 from tupletree.runtimes.spark.format.segments import Taken, TakeRequest
 from tupletree.runtimes.spark.format.slices import EpochSlice
 from tupletree.runtimes.spark.session import partitions_of, refuse_unsuited
@@ -127,7 +127,7 @@ class SparkPlanRunner(PlanRunner):
         what = f"epoch {control.epoch}, run {control.run}" if control.epoch >= 0 else "warm-up"
         jobs = self._jobs or self._first(control.generation)
         self._context.setJobGroup(self._group, f"{self._plan.spec.name}: {what}", interruptOnCancel=True)
-        partitions, encoded = self._plan.partitions, control_bytes(control)
+        partitions, encoded = self._plan.partitions, msgspec.msgpack.encode(control)
         sent, self._sent = self._sent, None
         if sent is not None and control.resumes and sent[0] == control.epoch:
             # Spark does not run stages whose shuffle files it has; where some are lost, it runs these tasks again.

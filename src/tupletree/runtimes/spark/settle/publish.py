@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tupletree.clock import Clock
 from tupletree.runtimes.api import Redact
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.deadletters import write_letters
@@ -32,8 +31,8 @@ from tupletree.runtimes.spark.format.inputs import inputs_of_log
 from tupletree.runtimes.spark.format.logged_messages import Codecs
 from tupletree.runtimes.spark.format.segments import SegmentReader
 from tupletree.runtimes.spark.format.split_messages import readers_of
-from tupletree.runtimes.spark.format.statedir import StateDirectory
 from tupletree.runtimes.spark.settle.accounts import Accounts
+from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.settle.sink_delivery import Refusals, SinkDelivery
 from tupletree.sinks.files import publish
 from tupletree.tracking.message_ids import plain_id
@@ -54,9 +53,8 @@ class Publisher:
     """See the module docstring.
 
     Args:
-        directory, accounts, clock: of the run.
+        parts: of the run.
         codecs: (component, stream) → codec, for the payloads of refused messages.
-        sinks: sink → absolute folder.
         called: the sinks that are called, open.
         redact: see `api.Redact`.
         stored: told of each epoch whose dead letters are durable.
@@ -64,25 +62,22 @@ class Publisher:
 
     def __init__(
         self,
-        directory: StateDirectory,
-        accounts: Accounts,
+        parts: RunParts,
         codecs: Codecs,
-        clock: Clock,
-        sinks: Mapping[str, str],
         called: SinkDelivery,
         redact: Redact | None,
         stored: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._stored = stored
-        self._directory = directory
-        self._accounts = accounts
+        self._directory = parts.directory
+        self._accounts = parts.accounts
         self._codecs = codecs
-        self._clock = clock
-        self._sinks = sinks
+        self._clock = parts.clock
+        self._sinks = parts.sinks
         self._called = called
         self._redact = redact
-        self._reader_of = readers_of(accounts.spec)
-        self._segments = SegmentReader(directory.segments, accounts.spec)
+        self._reader_of = readers_of(parts.plan.spec)
+        self._segments = SegmentReader(parts.directory.segments, parts.plan.spec)
 
     def finish(self, entry: SettleEntry) -> tuple[SettleEntry, list[Died]]:
         """Publish what a settle entry names; returns it with its amendment, and the messages that died only now.

@@ -111,7 +111,7 @@ class CarryOverFiles:
         """Write the file, if there is anything to write."""
         for (component, task_index), rows in self._carried.items():
             part = self.add(component, task_index, [_Stored(head, body, 0.0, True) for _, _, head, body in rows])
-            self.reports.append(CarryOverReport(component, task_index, part, is_own=False))
+            self.reports.append(CarryOverReport(component, task_index, part))
         if self._parts:
             write_file(self._directory / self.name, pack(_Header(self._parts), self._sections))
 
@@ -242,23 +242,15 @@ class TaskCarryOver:
         return min(held, default=None), any(one.arrives for one in mine)
 
     def update(
-        self,
-        held: Iterable[HeldFrame],
-        memory: Any,
-        due_s: float | None,
-        fail: wire.FailRoot,
-        put_off_since_s: float | None = None,
-        until: tuple[float | None, bool, float | None] = (None, False, None),
+        self, held: Iterable[HeldFrame], memory: Any, own: CarryOver, fail: wire.FailRoot
     ) -> list[tuple[int, list[int]]]:
         """Keep what is held now and what is to arrive later; returns (frame id, roots) of changed edges.
 
         Args:
             held: what the task holds after its work.
             memory: as `Holder.memory` gave it.
-            due_s: as `Holder.due_s`.
+            own: what the holder says of it; the rest is entered here.
             fail: called with tuples that cannot be kept.
-            put_off_since_s: as `Holder.put_off_since_s`.
-            until: see `CarryOver.until_s`, `in_event_time` and `watermark_s`.
         """
         after: dict[Key, tuple[Frame, float]] = {}
         parked = ((frame, since_s, True) for frame, since_s in self._parked)
@@ -278,23 +270,14 @@ class TaskCarryOver:
                 stored[key] = changed[key] = _Stored(row[2], row[3], since_s, key[1])
             self._note(edges, frame)
         packed = b"" if memory is None else msgspec.msgpack.encode(memory)
-        self._report(stored, changed, packed, due_s, put_off_since_s)
-        report = self.files.reports[-1]
-        report.tuples = sum(len(after[key][0].values) for key in stored)
-        report.until_s, report.in_event_time, report.watermark_s = until
+        own.waits, own.tuples = self._waits, sum(len(after[key][0].values) for key in stored)
+        self._report(stored, changed, packed, own)
         return [
             (frame_id, sorted(self._before.get(frame_id, set()) ^ edges.get(frame_id, set())))
             for frame_id in self._before.keys() | edges.keys()
         ]
 
-    def _report(
-        self,
-        stored: dict[Key, _Stored],
-        changed: dict[Key, _Stored],
-        memory: bytes,
-        due_s: float | None,
-        put_off_since_s: float | None,
-    ) -> None:
+    def _report(self, stored: dict[Key, _Stored], changed: dict[Key, _Stored], memory: bytes, own: CarryOver) -> None:
         gone = [key for key in self._stored if key not in stored]
         part: CarryOverPart | None = None
         is_empty = not stored and not memory
@@ -309,9 +292,7 @@ class TaskCarryOver:
                 gone=[] if is_base else gone,
                 memory=memory,
             )
-        self.files.reports.append(
-            CarryOverReport(self.component, self.task_index, part, True, due_s, self._waits, is_empty, put_off_since_s)
-        )
+        self.files.reports.append(CarryOverReport(self.component, self.task_index, part, own, is_empty))
 
     def _needs_base(self, changes: int) -> bool:
         """As for state: once the deltas outweigh their base, or there are too many of them."""

@@ -35,8 +35,9 @@ from tupletree.ids import mix64
 from tupletree.logs import follow_environment
 from tupletree.routing.plan import Task
 from tupletree.runtimes.spark.format import wire
+from tupletree.runtimes.spark.format.carryover import CarryOver
 from tupletree.runtimes.spark.format.message_names import MessageNames
-from tupletree.runtimes.spark.format.program import EpochControl, Program, control_from, load_program
+from tupletree.runtimes.spark.format.program import EpochControl, Program, load_program
 from tupletree.runtimes.spark.format.segments import PlannedSegment, decode_segment
 from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
@@ -55,7 +56,7 @@ from tupletree.runtimes.spark.worker.tasks import TASKS, BoltWork, task_of
 from tupletree.state.cells import is_immutable
 from tupletree.state.keys import key_functions
 from tupletree.tasks.making import Numbers, carried
-from tupletree.texts import unmarked_text
+from tupletree.texts import msgpack_bytes, unmarked_text
 from tupletree.topology.model import ComponentSpec
 from tupletree.topology.splits import place_of
 from tupletree.tracking.ledger import combine, distinct
@@ -95,12 +96,12 @@ def run_stage(
 
     Args:
         blob: what `pack_program` made.
-        control: the run, as `control_bytes` made it.
+        control: the `EpochControl` of the run, encoded.
         index: which stage of the plan this is.
         identity: which attempt this is.
         rows: the partition's rows.
     """
-    known = control_from(control)
+    known = msgspec.msgpack.decode(control, type=EpochControl)
     marker = CrashMarker(
         Path(known.markers_directory),
         (known.generation, known.epoch, index, identity.partition),
@@ -234,7 +235,7 @@ class StageRun:
                     self._carry_out(worked, component, sender)
                     yield from self._outgoing.take()
             except TupletreeError as error:
-                self._put(wire.UNREADABLE, wire.encode_report(wire.Unreadable.of(error, component.name)))
+                self._put(wire.UNREADABLE, msgpack_bytes(wire.Unreadable.of(error, component.name)))
                 return
             self._stats.read.append(planned.ordinal)
 
@@ -372,7 +373,7 @@ class StageRun:
                 keep.restore(holder, held, self._parked, self._gone)
                 self._keep(keep, holder, keep.version.due_s, fail)
             elif keep is not None:
-                self._record(keep.update(held, None, keep.version.due_s, partial(self._fail, fail)))
+                self._record(keep.update(held, None, CarryOver([], keep.version.due_s), partial(self._fail, fail)))
             return
         frames = self._fail_crashing(task, in_order, held, fail)
         given = self._joined(component, task, frames)
@@ -390,7 +391,7 @@ class StageRun:
             holder.forget(self._failures.keys())
             self._keep(keep, holder, holder.due_s, fail)
         elif keep is not None:
-            self._record(keep.update([], None, None, partial(self._fail, fail)))
+            self._record(keep.update([], None, CarryOver([]), partial(self._fail, fail)))
 
     def _joined(self, component: ComponentSpec, task: Task, frames: Iterable[Frame]) -> Iterable[Frame]:
         """The frames, larger ones where calls may have very many rows, and none is to be called alone."""
@@ -559,8 +560,9 @@ class StageRun:
         since_s, mark_us = holder.put_off_since_s, holder.watermark_us
         if since_s is not None and self._control.first_emitted and not isinstance(holder, CallingHolder):
             since_s = min([since_s, *self._first_emitted(holder)])
-        until = holder.until_s(), holder.goes_by_event_time, None if mark_us is None else mark_us / 1e6
-        self._record(keep.update(holder.held(), holder.memory(), due_s, partial(self._fail, fail), since_s, until))
+        own = CarryOver([], due_s, put_off_since_s=since_s, until_s=holder.until_s())
+        own.in_event_time, own.watermark_s = holder.goes_by_event_time, None if mark_us is None else mark_us / 1e6
+        self._record(keep.update(holder.held(), holder.memory(), own, partial(self._fail, fail)))
 
     def _first_emitted(self, holder: Holder) -> Iterator[float]:
         """When messages with a later attempt were first emitted, of those of which a task holds tuples."""
@@ -640,7 +642,7 @@ class StageRun:
         report = sink.write(task.index, fail)
         if report is not None:
             sync_directory(sink.directory)
-            self._put(wire.OUTPUT, wire.encode_report(report))
+            self._put(wire.OUTPUT, msgpack_bytes(report))
 
     def _write_state(self, state: StatefulTask, fail: FailureMaker, frames: Iterable[Frame]) -> None:
         try:
@@ -650,7 +652,7 @@ class StageRun:
             self._put(wire.UNSTORABLE, state.component.encode())
             return
         if report is not None:
-            self._put(wire.STATE, wire.encode_report(report))
+            self._put(wire.STATE, msgpack_bytes(report))
 
     def _put(self, kind: int, head: bytes, body: bytes = b"") -> None:
         self._outgoing.put(self._partition, kind, head, body)
@@ -666,7 +668,7 @@ class StageRun:
         self._carryover_files.write()
         if self._carryover_files.reports:
             entries = combine(self._carryover_values, self._carryover_roots)
-            reports = wire.encode_report(self._carryover_files.reports)
+            reports = msgpack_bytes(self._carryover_files.reports)
             self._put(wire.KEPT, reports, wire.pack_entries(entries))
         if self._touched:
             touched = distinct(np.concatenate(self._touched))
@@ -679,8 +681,8 @@ class StageRun:
                 report if position < MAX_TRACEBACKS else _without_traceback(report)
                 for position, report in enumerate(failures.values())
             ]
-            self._put(wire.FAILURES, b"", wire.encode_report(shortened))
-        self._put(wire.STATS, wire.encode_report(self._stats))
+            self._put(wire.FAILURES, b"", msgpack_bytes(shortened))
+        self._put(wire.STATS, msgpack_bytes(self._stats))
 
 
 def _log_strays(worked: Worked, component: str) -> int:

@@ -38,7 +38,7 @@ class StageFunction:
 
     Args:
         blob: the program, as `pack_program` made it.
-        control: of this run, as `control_bytes` made it.
+        control: the `EpochControl` of this run, encoded.
         index: of the stage.
         slices: of the epoch, by partition, for stage 0: what it is given has no items. Those of other stages are packed
             rows.

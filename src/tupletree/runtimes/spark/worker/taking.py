@@ -15,6 +15,7 @@ from tupletree.logs import follow_environment
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.program import load_program
 from tupletree.runtimes.spark.format.segments import Taken, TakeRequest, write_segment
+from tupletree.texts import msgpack_bytes
 
 
 def take(blob: bytes, request: TakeRequest, unique: int) -> bytes:
@@ -36,6 +37,6 @@ def take(blob: bytes, request: TakeRequest, unique: int) -> bytes:
         messages = [message for _, message in taken]
         write_segment(Path(request.directory) / file, messages)
     except ConnectorError as error:
-        return msgspec.msgpack.encode(Taken(fault=wire.encode_report(wire.Unreadable.of(error, component.name))))
+        return msgspec.msgpack.encode(Taken(fault=msgpack_bytes(wire.Unreadable.of(error, component.name))))
     lengths = array("I", map(len, messages)).tobytes()
     return msgspec.msgpack.encode(Taken(file, [lease for lease, _ in taken], lengths))
