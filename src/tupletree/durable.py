@@ -163,7 +163,7 @@ def open_file(path: Path) -> BinaryIO:
 
 def write_file(path: Path, data: bytes | Sequence[bytes]) -> None:
     """Write a file whose name no other process can choose, and fsync it and its folder."""
-    _write_synced(path, data, 0o600)
+    _write(path, data, 0o600)
     sync_directory(path.parent)
 
 
@@ -193,32 +193,37 @@ def write_once(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) 
     return created
 
 
-def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
-    """Replace `path`, atomically and durably: a reader sees the old content or the new one. Raises OSError."""
-    with _draft_of(path, data, mode) as draft:
+def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600, lasts: bool = True) -> None:
+    """Replace `path`, atomically: a reader sees the old content or the new one. Raises OSError.
+
+    `lasts`: durably, too; False for what is of no use after a crash.
+    """
+    with _draft_of(path, data, mode, lasts=lasts) as draft:
         draft.replace(path)
-    sync_directory(path.parent)
+    if lasts:
+        sync_directory(path.parent)
 
 
 @contextlib.contextmanager
-def _draft_of(path: Path, data: bytes | Sequence[bytes], mode: int) -> Iterator[Path]:
-    """The data in a synced file beside `path`, which no longer exists afterwards."""
+def _draft_of(path: Path, data: bytes | Sequence[bytes], mode: int, *, lasts: bool = True) -> Iterator[Path]:
+    """The data in a file beside `path`, which no longer exists afterwards."""
     draft = path.with_name(f"_{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        _write_synced(draft, data, mode)
+        _write(draft, data, mode, lasts=lasts)
         yield draft
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _write_synced(path: Path, data: bytes | Sequence[bytes], mode: int) -> None:
+def _write(path: Path, data: bytes | Sequence[bytes], mode: int, *, lasts: bool = True) -> None:
     with os.fdopen(create_new(path, mode), "wb") as file:
         if isinstance(data, bytes):
             file.write(data)
         else:
             file.writelines(data)
-        file.flush()
-        os.fsync(file.fileno())
+        if lasts:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def pack(header: Any, sections: Sequence[bytes] = ()) -> list[bytes]:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, create_new, is_real_folder, private_folder, read_file
+from tupletree.durable import DECODE_ERRORS, is_real_folder, private_folder, read_file, replace_file
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.runtimes.requests import RequestFolder
@@ -201,7 +201,7 @@ class RunControl:
                 if time.time() - left.stat().st_mtime > ANSWER_KEPT_S:
                     left.unlink()
         facts = self._handle.whereabouts(message)
-        _replace(folder / f"{request_id}.json", json_bytes(facts[:MAX_FACTS]))
+        replace_file(folder / f"{request_id}.json", json_bytes(facts[:MAX_FACTS]), lasts=False)
 
     def _forget(self, request_id: str) -> None:
         """Remove a request; it is executed at most once, even if it cannot be removed."""
@@ -228,24 +228,11 @@ class RunControl:
             recent=[msgspec.to_builtins(one) for one in self._handle.recent_progress()[-SHOWN_RECORDS:]],
         )
         try:
-            _replace(self._handle.state_dir / "status.json", json_bytes(status))
+            replace_file(self._handle.state_dir / "status.json", json_bytes(status), lasts=False)
         except OSError as fault:
             if not self._warned:
                 self._warned = True
                 logger.warning("the status cannot be written, so `tupletree status` shows an old one: %s", fault)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file atomically, and do not flush it to the disk: after a crash it is of no use."""
-    draft = path.with_name(f"_{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
-    try:
-        with os.fdopen(create_new(draft), "wb") as file:
-            file.write(data)
-        draft.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):  # where writing fails, removing may fail too
-            draft.unlink(missing_ok=True)
-        raise
 
 
 def began(process: int) -> int:
@@ -346,7 +333,7 @@ def _leave(state_dir: Path, request_id: str, request: _StoredRequest, wait_s: fl
     path = _control_of(state_dir).path_of(request_id)
     try:
         private_folder(folder)
-        _replace(path, msgspec.json.encode(request))
+        replace_file(path, msgspec.json.encode(request), lasts=False)
     except OSError as error:
         raise CheckpointError(
             "the request cannot be written",

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tupletree.durable import replace_file
 from tupletree.errors import Finding, RuntimeUnavailableError
 
 LEAST_OPEN_FILES = 512
@@ -359,7 +360,7 @@ def _shim_home(java: Path, environment: Mapping[str, str], cache_dir: Path | Non
             home = _private_directory(_private_directory(parent) / name)
             shim = _private_directory(home / "bin") / "java"
             if not _is_intact(shim, script):
-                _write_atomically(shim, script)
+                replace_file(shim, script.encode(), mode=0o700)
         except OSError as error:
             reasons.append(f"{parent}: {error.strerror or error}")
         else:
@@ -392,18 +393,6 @@ def _is_intact(shim: Path, script: str) -> bool:
         and shim.stat().st_mode & 0o777 == 0o700
         and shim.read_text(encoding="utf-8", errors="replace") == script
     )
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".java-")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor has no path
-            file.write(text)
-        Path(temporary).chmod(0o700)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _major(version: str) -> int:
