@@ -64,7 +64,6 @@ class _SpoutTasks(msgspec.Struct):
     checksum: str
 
 
-# More than 12 attributes: a path for each folder.
 class StateDirectory(StateFolder):
     """Open it with `open`; `close` releases it for another process.
 
