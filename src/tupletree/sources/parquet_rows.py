@@ -36,15 +36,7 @@ SAMPLE_ROWS = 100
 """So many rows of the first file are tried before a run."""
 
 
-def parquet_rows(
-    paths: Paths,
-    *,
-    message_type: type[T],
-    follow: bool = False,
-    order: Order = "name",
-    poll_interval_s: float = 1.0,
-    clock: Clock | None = None,
-) -> ParquetRows[T]:
+class ParquetRows(SplitSpout[T], Generic[T]):
     """Read Parquet files, as Spark, pandas, DuckDB and others write them; every row is one message.
 
     A column becomes the field of its name; others are passed over. A field that no column has takes its value from the
@@ -80,13 +72,6 @@ def parquet_rows(
         >>> parquet_rows("sales/*.parquet", message_type=Sale).paths
         ['sales/*.parquet']
     """
-    return ParquetRows(
-        paths, message_type=message_type, follow=follow, order=order, poll_interval_s=poll_interval_s, clock=clock
-    )
-
-
-class ParquetRows(SplitSpout[T], Generic[T]):
-    """See `parquet_rows`."""
 
     _reads: bool  # whether this is the task that plans
     _plans: ParquetFiles
@@ -218,6 +203,9 @@ class ParquetRows(SplitSpout[T], Generic[T]):
             raise ConnectorError(
                 f"cannot be read: {error.strerror or error}", where=name, next_step=way_out(error)
             ) from error
+
+
+parquet_rows = ParquetRows
 
 
 def _pattern_of(path: str) -> str:
