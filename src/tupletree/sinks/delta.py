@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tupletree.errors import ConfigError, ConnectorError, Finding, needing
 from tupletree.sinks.batches import is_there
 from tupletree.sinks.files import RowError, SinkRowsError
-from tupletree.sinks.fitting import batch_of, codec_of, only_class
+from tupletree.sinks.fitting import batch_of, columns_of, only_class
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class DeltaSink(Sink[Any]):
         table: a folder, or a URI that deltalake reads (`s3://…`, `abfss://…`).
         message_type: class of the rows; None takes that of the one stream the sink reads.
         storage_options: as deltalake takes them: credentials and settings of the store.
+        native: see `parquet`; a time is text.
 
     Raises:
         RuntimeUnavailableError: deltalake is not installed.
@@ -53,12 +54,14 @@ class DeltaSink(Sink[Any]):
         *,
         message_type: type | None = None,
         storage_options: Mapping[str, str] | None = None,
+        native: bool = False,
     ) -> None:
         with needing("the Delta sink needs deltalake", "delta"):
             import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
         self.uri = os.fspath(table)
         self.message_type = message_type
         self.storage_options = dict(storage_options or {})
+        self.native = native
         self._table: DeltaTable | None = None
 
     def __repr__(self) -> str:
@@ -74,7 +77,7 @@ class DeltaSink(Sink[Any]):
         from deltalake import DeltaTable
 
         self.message_type = only_class(self.message_type, context)
-        wanted = _stored(codec_of(self.message_type).arrow_schema)
+        wanted = _stored(columns_of(self.message_type, native=self.native).arrow_schema)
         try:
             DeltaTable.create(self.uri, schema=wanted, mode="ignore", storage_options=self.storage_options)
             self._table = DeltaTable(self.uri, storage_options=self.storage_options)
@@ -129,7 +132,7 @@ class DeltaSink(Sink[Any]):
 
         assert self._table is not None
         assert self.message_type is not None
-        encoded = batch_of(self.message_type, rows, str(self))
+        encoded = batch_of(self.message_type, rows, str(self), native=self.native)
         there = _columns_of(self._table)
         columns = [
             encoded.column(field.name).cast(field.type)
@@ -165,6 +168,14 @@ def _stored(schema: pa.Schema) -> pa.Schema:
     def kind(column: pa.DataType) -> pa.DataType:
         if pa.types.is_duration(column):
             return pa.int64()
+        if pa.types.is_time(column):
+            return pa.string()
+        if isinstance(column, pa.StructType):
+            return pa.struct([field.with_type(kind(field.type)) for field in column.fields])
+        if isinstance(column, pa.MapType):
+            return pa.map_(kind(column.key_type), kind(column.item_type))
+        if pa.types.is_list(column):
+            return pa.list_(kind(column.value_type))
         return pa.binary() if pa.types.is_fixed_size_binary(column) else column
 
     return pa.schema([pa.field(field.name, kind(field.type), field.nullable) for field in schema])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tupletree.data.codec import ArrowCodec
+    from tupletree.data.native_columns import NativeColumns
 
 
 @lru_cache(maxsize=256)
@@ -29,13 +30,27 @@ def codec_of(cls: type) -> ArrowCodec[Any]:
     return ArrowCodec.of(Schema.of(cls))
 
 
-def batch_of(cls: type, rows: Sequence[Any], where: str) -> pa.RecordBatch:
+@lru_cache(maxsize=256)
+def native_columns_of(cls: type) -> NativeColumns:
+    """The native columns of a message class; pyarrow is imported at the first call."""
+    from tupletree.data.native_columns import NativeColumns
+    from tupletree.topology.streams import Schema
+
+    return NativeColumns(Schema.of(cls))
+
+
+def columns_of(cls: type, *, native: bool) -> ArrowCodec[Any] | NativeColumns:
+    """What makes record batches of the messages of a class."""
+    return native_columns_of(cls) if native else codec_of(cls)
+
+
+def batch_of(cls: type, rows: Sequence[Any], where: str, *, native: bool = False) -> pa.RecordBatch:
     """Rows as a record batch of their class. Raises SinkRowsError, naming `where`, with every row that does not fit."""
-    codec = codec_of(cls)
+    columns = columns_of(cls, native=native)
     try:
-        return codec.to_batch(rows)
+        return columns.to_batch(rows)
     except ProcessingError as error:
-        faults = [RowError(position, str(fault)) for position, fault in codec.check_each(rows)]
+        faults = [RowError(position, str(fault)) for position, fault in columns.check_each(rows)]
         if not faults:
             raise  # no single row is to blame
         raise SinkRowsError(where, faults) from error

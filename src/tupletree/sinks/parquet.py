@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from tupletree.errors import CheckpointError, InternalError
+from tupletree.errors import CheckpointError, InternalError, ProcessingError
 from tupletree.sinks.files import MADE, FileSink, RowError, SinkRowsError, check_flags, written
-from tupletree.sinks.fitting import batch_of
+from tupletree.sinks.fitting import batch_of, native_columns_of
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
 
@@ -29,6 +29,9 @@ class ParquetSink(FileSink):
         message_type: class of the rows; None takes the class of a file's first row.
         compression: how pages are packed; zstd reads fast and is small.
         made: a last column `_made` (int64) says how new each row's values are; see `jsonl`.
+        native: columns have the types of other tools (timestamps, decimals, lists, maps, structs) in the place of text
+            and msgpack. A datetime without a zone, and a Decimal of more than 20 digits before or 18 behind the point,
+            fail their message.
 
     Example:
         >>> parquet("out").suffix
@@ -44,9 +47,11 @@ class ParquetSink(FileSink):
         message_type: type | None = None,
         compression: Compression = "zstd",
         made: bool = False,
+        native: bool = False,
     ) -> None:
         super().__init__(directory, message_type=message_type, made=made)
         self.compression = compression
+        self.native = native
 
     def write_candidate(self, path: Path, rows: Sequence[Any], made: Sequence[int] | None = None) -> None:
         """See `FileSink.write_candidate`."""
@@ -55,7 +60,7 @@ class ParquetSink(FileSink):
 
         if not rows and self.message_type is None:
             raise InternalError("a Parquet file without rows needs a message class", where=str(path))
-        batch = batch_of(self.message_type or type(rows[0]), rows, str(path))
+        batch = batch_of(self.message_type or type(rows[0]), rows, str(path), native=self.native)
         table = pa.Table.from_batches([batch])
         if made is not None:
             if MADE in table.column_names:
@@ -75,7 +80,14 @@ class ParquetSink(FileSink):
         classes = {cls for cls, _ in batches}
         if classes != {self.message_type or batches[0][0]}:
             return False
-        self._store(path, pa.Table.from_batches([batch for _, batch in batches]))
+        several = [batch for _, batch in batches]
+        if self.native:
+            (cls,) = classes
+            try:
+                several = [native_columns_of(cls).of_batch(batch) for batch in several]
+            except ProcessingError:
+                return False  # `write_candidate` says which rows do not fit
+        self._store(path, pa.Table.from_batches(several))
         return True
 
     def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
