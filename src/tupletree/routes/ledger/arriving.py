@@ -38,7 +38,11 @@ REPLAY_HEADER = "tupletree-message"
 _WHERE = st.Statement(
     sa.select(messages.c.id, messages.c.queue, messages.c.route, messages.c.state).where(st.Among(messages.c.id, "ids"))
 )
-_DOCUMENT = st.Statement(sa.select(documents.c.number).where(documents.c.hash == st.param("hash_")))
+_DOCUMENT = st.Statement(
+    sa.select(documents.c.number)
+    .where(documents.c.hash == st.param("hash_"))
+    .with_for_update(read=True, key_share=True)  # others may not delete it before this execution names it
+)
 _INSERT_DOCUMENT = st.insert_or_ignore(documents, "hash", "document", "versions")
 
 
@@ -50,13 +54,19 @@ def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def document_number(session: Session, document: str, versions: Mapping[str, str]) -> int:
-    """Of the stored copy of a document and its adapters' versions."""
+    """Of the stored copy of a document and its adapters' versions.
+
+    Raises:
+        RaceError: another process deleted it just now.
+    """
     text = json.dumps(dict(sorted(versions.items())))
     name = hashlib.sha256(f"{document}\0{text}".encode("utf-8", "surrogatepass")).hexdigest()
     found = session.rows(_DOCUMENT, name)
     if not found:
         session.run(_INSERT_DOCUMENT, [(name, document, text)])
         found = session.rows(_DOCUMENT, name)
+    if not found:
+        raise RaceError
     return int(found[0][0])
 
 

@@ -477,9 +477,12 @@ class Ledger(Questions):
             if not numbers:
                 break
             for number in numbers:
-                while not self._write(lambda session: requests.delete(session, number)):  # noqa: B023 - called at once
-                    pass
-                deleted += 1
+                gone: bool | None = False
+                while gone is False:
+                    gone = self._write(lambda session: requests.delete(session, number, before_s))  # noqa: B023 - at once
+                deleted += gone is True
+        if deleted:
+            self._write(requests.forget_documents)
         return deleted
 
     def _change(self, work: Callable[[Session, float], tuple[T, Changes]]) -> T:

@@ -34,6 +34,9 @@ from tupletree.routes.ledger.values import (
     Replayed,
 )
 
+MOST_DELETED = CHUNK
+"""Messages that are deleted in one transaction."""
+
 _m, _e = messages.c, executions.c
 _GOES_ON = _e.ended_s.is_(None)
 
@@ -241,7 +244,16 @@ def _letters(session: Session, changes: Changes) -> list[tuple[MessageEntry, byt
 _EXPIRED = st.Statement(
     sa.select(_e.number).where(_e.ended_s < st.param("before_")).order_by(_e.number).limit(st.param("limit_"))
 )
-_SEQS = st.Statement(sa.select(_m.seq, _m.merged).where(_m.execution == st.param("number_")).limit(CHUNK))
+_SEQS = st.Statement(
+    sa.select(_m.seq, _m.merged)
+    .where(_m.execution == st.param("number_"))
+    .order_by(_m.seq)
+    .limit(st.param("limit_"))
+    .with_for_update()
+)
+_ENDED = st.Statement(
+    sa.select(_e.number).where(_e.number == st.param("number_"), _e.ended_s < st.param("before_")).with_for_update()
+)
 _OTHER = st.Statement(
     sa.select(members.c.message, sa.func.min(members.c.execution))
     .where(st.Among(members.c.message, "seqs"), members.c.execution != st.param("number_"))
@@ -249,7 +261,9 @@ _OTHER = st.Statement(
 )
 _MOVE = st.Statement(sa.update(messages).where(_m.seq == st.param("seq_")).values(execution=st.param("number_")))
 _LEAVE = st.Statement(sa.delete(members).where(members.c.execution == st.param("number_")))
-_ORPHANS = st.Statement(sa.delete(documents).where(~sa.exists().where(executions.c.document == documents.c.number)))
+_IS_ORPHAN = ~sa.exists().where(executions.c.document == documents.c.number)
+_ORPHANS = st.Statement(sa.select(documents.c.number).where(_IS_ORPHAN).with_for_update(skip_locked=True))
+_FORGET = st.Statement(sa.delete(documents).where(st.Among(documents.c.number, "numbers"), _IS_ORPHAN))
 
 
 def _delete(table: sa.Table, column: str) -> st.Statement:
@@ -276,12 +290,18 @@ def expired(session: Session, before_s: float, limit: int) -> list[int]:
     return [number for (number,) in session.rows(_EXPIRED, before_s, limit)]
 
 
-def delete(session: Session, number: int) -> bool:
-    """Delete up to CHUNK messages of an ended execution, and then itself; True when it is gone.
+def delete(session: Session, number: int, before_s: float) -> bool | None:
+    """Delete some messages of an execution that ended before then, and in the end itself.
 
     A message that counts in another execution, too, stays with that.
+
+    Returns:
+        True: it is gone. False: it has more. None: it goes on, for a message of it was replayed.
     """
-    found = session.rows(_SEQS, number)
+    # Messages are locked before their executions, as everywhere: else this and a replay might wait for each other.
+    found = session.rows(_SEQS, number, MOST_DELETED)
+    if not session.rows(_ENDED, number, before_s):
+        return None
     kept: dict[int, int] = {}
     if merged := [seq for seq, is_merged in found if is_merged]:
         kept = dict(session.rows(_OTHER, merged, number))
@@ -290,9 +310,18 @@ def delete(session: Session, number: int) -> bool:
     if seqs:
         for statement in _OF_MESSAGES:
             session.run_one(statement, seqs)
-    if len(found) == CHUNK:
+    if len(found) == MOST_DELETED:
         return False
     for statement in _OF_EXECUTION:
         session.run_one(statement, number)
-    session.run_one(_ORPHANS)
     return True
+
+
+def forget_documents(session: Session) -> None:
+    """Delete documents that no execution has; in a transaction of its own, so that it waits for no other one.
+
+    They are locked first: a statement sees only executions that were there when it began, and one may have been
+    inserted between the two.
+    """
+    if numbers := [number for (number,) in session.rows(_ORPHANS)]:
+        session.run_one(_FORGET, numbers)
