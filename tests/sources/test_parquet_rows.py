@@ -282,6 +282,27 @@ def test_columns_of_any_type_values_of_the_path_defaults_and_none(tmp_path: Path
     ]
 
 
+class Seen(msgspec.Struct, frozen=True):
+    at: datetime
+    each: list[datetime]
+    local: datetime
+
+
+def test_moments_that_spark_writes_are_in_utc_and_others_as_they_are(tmp_path: Path) -> None:
+    at = datetime(2026, 11, 29, 12, 30, tzinfo=UTC)
+    naive = at.replace(tzinfo=None)
+    for unit in ("us", "ns"):
+        columns = {
+            "at": pa.array([at], pa.timestamp(unit, "UTC")),
+            "each": pa.array([[at]], pa.list_(pa.timestamp(unit, "UTC"))),
+            "local": pa.array([naive], pa.timestamp(unit)),
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"{unit}.parquet")
+        # As Spark does by default, where every timestamp is a moment.
+        pq.write_table(pa.table(columns), tmp_path / f"{unit}-96.parquet", use_deprecated_int96_timestamps=True)
+    assert rows(opened(tmp_path, cls=Seen)) == [Seen(at, [at], at), Seen(at, [at], naive)] * 2
+
+
 def test_a_row_that_its_class_cannot_hold_is_rejected_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"number": [1, None, 3], "shop": ["a", "b", "c"]}), path)

@@ -54,7 +54,9 @@ class _Reader:
         import pyarrow.parquet as pq
 
         self.key = key
-        self._file: Any = pq.ParquetFile(path)
+        self._file: Any = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+        leaves = [self._file.metadata.schema.column(leaf) for leaf in range(len(self._file.metadata.schema))]
+        self._moments = {leaf.path.partition(".")[0] for leaf in leaves if leaf.physical_type == "INT96"}
         self._columns = [*columns]
         sizes = [self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups)]
         self._ends = [*accumulate(sizes)]
@@ -84,7 +86,7 @@ class _Reader:
             if self.at > first or bisect_right(self._ends, first) != self._group:
                 self._seek(first)
             try:
-                batch = self._rest if self._rest is not None else next(self._batches)
+                batch = self._rest if self._rest is not None else self._in_utc(next(self._batches))
             except Exception as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise  # the file cannot be read now; that its content is wrong is said without a number
@@ -101,10 +103,30 @@ class _Reader:
                 first += len(taken)
                 yield taken
 
+    def _in_utc(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Spark writes moments as INT96, a type that cannot say that they are in UTC."""
+        for at, name in enumerate(batch.schema.names):
+            if name in self._moments:
+                column = batch.column(at)
+                batch = batch.set_column(at, name, column.cast(_with_zone(column.type)))
+        return batch
+
     def close(self) -> None:
         """Close the file."""
         self._batches, self._rest = iter(()), None
         self._file.close(force=True)
+
+
+def _with_zone(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if isinstance(kind, pa.TimestampType):
+        return pa.timestamp(kind.unit, kind.tz or "UTC")
+    if isinstance(kind, pa.StructType):
+        return pa.struct([field.with_type(_with_zone(field.type)) for field in kind.fields])
+    if isinstance(kind, pa.MapType):
+        return pa.map_(_with_zone(kind.key_type), _with_zone(kind.item_type))
+    return pa.list_(_with_zone(kind.value_type)) if isinstance(kind, pa.ListType) else kind
 
 
 _readers: list[_Reader] = []  # those that nobody uses now, the latest last
