@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tupletree.cli.arguments import Json, StateDir
-from tupletree.cli.output import console
+from tupletree.cli.output import console, may_ask
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_block, escape_json
 from tupletree.texts import counted, moment_text
@@ -230,8 +229,7 @@ def drop_command(
     place = find_state_dir(state_dir)
     selectors = _selectors(place, messages, component, error, everything=everything, to_be="dropped")
     if not yes:
-        if as_json or not sys.stdin.isatty():
-            raise ConfigError("nobody is here to be asked whether they are to be dropped", next_step="add --yes")
+        may_ask(as_json=as_json)
         which = "all dead letters" if selectors is None else counted(len(selectors), "dead letter")
         typer.confirm(f"drop {which} of {escape(str(place))}?", abort=True)
     dropped = deadletters.drop_letters(place, selectors, reason=reason, wall_s=time.time())

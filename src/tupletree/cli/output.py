@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
@@ -48,3 +49,9 @@ def print_json(value: object) -> None:
     import msgspec
 
     print(escape_json(msgspec.json.encode(value).decode()))
+
+
+def may_ask(*, as_json: bool) -> None:
+    """Before letters are dropped it is asked. Raises ConfigError: nobody is there who could answer."""
+    if as_json or not sys.stdin.isatty():
+        raise ConfigError("nobody is here to be asked whether they are to be dropped", next_step="add --yes")

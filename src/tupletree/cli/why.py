@@ -135,7 +135,7 @@ def print_account(account: Account, *, as_json: bool = False) -> None:
         print(textwrap.indent(escape_block(account.traceback.rstrip()), "  "))
     if account.is_lost:
         print(escape(f"  next: tupletree routes settle-lost {account.executions[0]} ends it as dead"))
-    if account.state == "dead":
+    if account.state == "dead" and not account.is_dropped:
         print(escape(f"  next: when its cause is gone, tupletree routes replay {account.id}"))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from tupletree.routes.ledger import Ledger, MessageAccount, MessageRow
+from tupletree.routes.ledger.values import DROPPED
 from tupletree.routes.lineage import Call, Lineage
 from tupletree.routes.lost import QueuePlaces, find_lost_among
 from tupletree.texts import moment_text
@@ -55,6 +56,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         not_done: those of them that are neither done nor left the pipeline, the first 20, dead ones before others.
         traceback: of its last failure, if it is dead.
         is_lost: it can never be delivered; see `with_losses`.
+        is_dropped: it is dead, and was handled elsewhere.
     """
 
     id: str
@@ -69,6 +71,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     not_done: Sequence[Relative] = ()
     traceback: str = ""
     is_lost: bool = False
+    is_dropped: bool = False
 
     @property
     def through(self) -> str:
@@ -115,6 +118,7 @@ def account_of(asked: str, ledger: Ledger, lineage: Lineage | None = None) -> Ac
         more_below=more,
         not_done=[_relative(one) for state in _TOLD_FIRST for one in below if one.state == state][:MAX_NAMED],
         traceback=known.traceback,
+        is_dropped=row.state == "dead" and row.reason.startswith(DROPPED),
     )
 
 
@@ -183,6 +187,8 @@ def _retrying(row: MessageRow) -> str:
 
 def _dead(row: MessageRow) -> str:
     route = f" of route {row.route}" if row.route else ""
+    if row.reason.startswith(DROPPED):
+        return f"it died{route} after {_attempts(row)}, and was {row.reason}, at {moment_text(row.changed_s)}"
     return f"it is a dead letter{route} after {_attempts(row)}, since {moment_text(row.changed_s)}: {_because(row)}"
 
 

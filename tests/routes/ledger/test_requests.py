@@ -7,6 +7,7 @@ import pytest
 from tests.routes.ledger.ledgers import RULES, Bench, child, rules
 from tupletree.errors import ConfigError
 from tupletree.queues import Message
+from tupletree.routes.accounts import account_of
 from tupletree.routes.ledger.settling import MAX_LOST
 from tupletree.routes.messages import Settlement
 
@@ -109,6 +110,28 @@ def test_a_replayed_dead_letter_is_worked_again_in_its_execution_which_completes
     assert shop.ledger.told(execution, 2)
     shop.drain()
     assert shop.broker.depth("ended").ready == 2
+
+
+def test_a_dead_message_that_was_handled_elsewhere_is_dropped_and_replayed_no_more(shop: Bench) -> None:
+    execution = shop.start(b'"x"')
+    [first] = shop.take("a")
+    shop.end(first, "failed", reason="no", error="ValueError", permanent=True)
+    open_one = shop.start()
+    [other] = shop.take("a")
+    assert shop.ledger.drop([first.id, other.id, "unknown"], "paid by hand") == [first.id]
+    assert shop.ledger.drop([first.id], "again") == []
+    assert shop.ledger.replay([first.id]) == []
+    assert shop.ledger.replay_into([first.id], RULES)[1] == []
+    found = shop.ledger.execution(execution)
+    assert found is not None
+    assert (found.state, found.dead) == ("failed", 1), "it stays dead in all counts"
+    account = account_of(first.id, shop.ledger)
+    assert account is not None
+    assert (account.state, account.is_dropped) == ("dead", True)
+    assert "was dropped by hand: paid by hand (it died of ValueError: no)" in account.sentence
+    assert account.events[-1].what == "dead: dropped by hand: paid by hand (it died of ValueError: no)"
+    assert len(shop.end(other).completed) == 1
+    assert shop.ledger.execution(open_one) is not None
 
 
 def test_a_dead_letter_can_be_replayed_into_a_new_execution_of_another_pipeline(shop: Bench) -> None:

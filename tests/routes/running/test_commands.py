@@ -1,4 +1,4 @@
-"""`tupletree routes run|list|status|wait|cancel|pause|resume|replay`."""
+"""`tupletree routes run|list|status|wait|cancel|pause|resume|replay|drop`."""
 
 from __future__ import annotations
 
@@ -99,6 +99,19 @@ def test_dead_letters_are_tried_again_by_message_or_by_execution(commands: Comma
     copied = commands.json("replay", dead.id, "--into", "judged.yaml", "--json")
     assert copied["replayed"] == 1
     assert "running, 1 message, 1 open" in commands.run("status", copied["executions"][0])
+
+
+def test_dead_messages_that_were_handled_elsewhere_are_dropped(commands: Commands) -> None:
+    commands.run("run", "judged.yaml", "--wait", "--execution", "first", code=3)
+    with Pipeline.load("judged.yaml").open() as idle:
+        (dead,) = idle.services.ledger.messages("first", state="dead")
+    assert "--yes" in commands.run("drop", "first", code=2)
+    assert "none of these is dead" in commands.run("drop", dead.id, "--route", "split", "--yes", code=2)
+    said = commands.json("drop", "first", "--reason", "paid by hand", "--yes", "--json")
+    assert said == {"dropped": 1, "reason": "paid by hand", "messages": [dead.id]}
+    assert "they were dropped before" in commands.run("drop", dead.id, "--yes", code=2)
+    assert "none of these is dead and can be replayed" in commands.run("replay", "first", code=2)
+    assert "1 dead" in commands.run("status", "first")
 
 
 def test_mistakes_are_named(commands: Commands) -> None:

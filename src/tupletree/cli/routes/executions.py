@@ -1,4 +1,4 @@
-"""`tupletree routes list|status|wait|cancel|settle-lost|pause|resume|replay`: executions, from any process."""
+"""`tupletree routes list|status|wait|cancel|settle-lost|pause|resume|replay|drop`: executions, from any process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from tupletree.cli.arguments import Json
+from tupletree.cli.output import may_ask
 from tupletree.cli.pipelines import LedgerUrl, PipelineName, Places, existing, find_places
 from tupletree.cli.routes.documents import app
 from tupletree.cli.routes.lost import known_queues, lost_lines
@@ -20,6 +21,7 @@ from tupletree.cli.routes.running import execution_json, execution_text
 from tupletree.cli.run import EXIT_DEAD_LETTERS
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape
+from tupletree.texts import counted
 
 if TYPE_CHECKING:
     from tupletree.routes.ledger import Execution, Ledger
@@ -229,6 +231,47 @@ def replay_command(
     print(f"{count} tried again" + "".join(f", in execution {escape(one)}" for one in executions))
     if left:
         print(f"  {left:,} are for other brokers: the next start of a run of the pipeline publishes them")
+
+
+@app.command("drop")
+def drop_command(
+    asked: Annotated[
+        list[str], typer.Argument(metavar="MESSAGE|EXECUTION…", help="Dead messages, or executions: all dead of these.")
+    ],
+    route: Annotated[str, typer.Option(metavar="ROUTE", help="Only dead messages of this route.")] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for `tupletree why`.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    pipeline: PipelineName = None,
+    ledger: LedgerUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Drop dead messages that were handled elsewhere: they stay dead, and can be replayed no more.
+
+    Their payloads are deleted from the ledger. Dead letters in queues stay there: `tupletree queues move --dead`.
+    """
+    found: list[tuple[Places, list[str]]] = []
+    for place in find_places(pipeline, ledger=ledger):
+        with _opened(place.ledger) as opened:
+            found.append((place, [name for one in asked for name in _dead_of(opened, one, route)]))
+    count = sum(len(names) for _, names in found)
+    if count and not yes:
+        may_ask(as_json=as_json)
+        typer.confirm(f"drop {counted(count, 'dead message')}?", abort=True)
+    dropped: list[str] = []
+    for place, names in found:
+        if names:
+            with _writable(place.ledger) as opened:
+                dropped += opened.drop(names, reason)
+    if not dropped:
+        raise ConfigError(
+            "none of these is dead, or they were dropped before",
+            got=", ".join(asked),
+            next_step="tupletree why MESSAGE says how a message stands",
+        )
+    if as_json:
+        print(json.dumps({"dropped": len(dropped), "reason": reason, "messages": dropped}))
+    else:
+        print(f"dropped: {counted(len(dropped), 'dead message')}")
 
 
 def _copy(dead: Sequence[str], into: str, ledger: str) -> tuple[str, Sequence[object]]:

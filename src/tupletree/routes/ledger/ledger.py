@@ -426,6 +426,19 @@ class Ledger(Questions):
 
         return self._write(work)
 
+    def drop(self, ids: Sequence[str], reason: str = "") -> list[str]:
+        """Dead messages were handled elsewhere: they stay dead, with that reason, and cannot be replayed any more.
+
+        What is kept of their bodies is deleted; their dead letters stay at their brokers, where they may be purged.
+
+        Returns:
+            The ids of those that were dropped: others are not dead, not known, or were dropped before.
+        """
+        dropped: list[str] = []
+        for chunk in in_chunks(ids):
+            dropped += self._write(lambda session: requests.drop(session, chunk, reason, self._clock()))  # noqa: B023 - at once
+        return dropped
+
     def replay_into(
         self,
         ids: Sequence[str],

@@ -1,4 +1,4 @@
-"""What people ask of executions: cancel, pause, resume, replay dead letters, delete old ones.
+"""What people ask of executions: cancel, pause, resume, replay or drop dead letters, delete old ones.
 
 Owns in which order each is done, so that a crash or another process in between does no harm. Refuses to know brokers.
 """
@@ -24,6 +24,7 @@ from tupletree.routes.ledger.values import (
     CANCELLED,
     DEAD,
     DONE,
+    DROPPED,
     HELD,
     PENDING,
     PROCESSING,
@@ -179,6 +180,37 @@ def replay(session: Session, ids: Sequence[str], now_s: float) -> tuple[Replay, 
         done.add(changes.executions[changes.live(entry)[0]].pipeline, entry.queue, message)
         done.replayed.append(Replayed(entry.id, entry.id, entry.queue, before))
     return done, changes
+
+
+_DIED_OF = st.Statement(sa.select(_m.seq, _m.reason, _m.error).where(st.Among(_m.seq, "seqs")))
+_NOTHING: sa.ColumnClause[str] = sa.literal_column("''", sa.Text)
+_DROP = st.Statement(
+    sa.update(messages)
+    .where(_m.seq == st.param("seq_"))
+    .values(reason=st.param("reason_"), error=_NOTHING, adapter=_NOTHING, changed_s=st.param("now_"))
+)
+
+
+def drop(session: Session, ids: Sequence[str], reason: str, now_s: float) -> list[str]:
+    """Dead messages were handled elsewhere: they stay dead, and nothing is kept of them that could be replayed.
+
+    Returns:
+        The ids of those that were dead, and not dropped already.
+    """
+    changes = Changes(session, now_s)
+    changes.load(ids)
+    entries = {entry.seq: entry.id for entry in changes.messages.values() if entry.state == DEAD}
+    dropped = []
+    for chunk in in_chunks(sorted(entries)):
+        for seq, before, error in session.rows(_DIED_OF, chunk):
+            if before.startswith(DROPPED):
+                continue
+            died_of = f"{error}: {before}" if error else before
+            why = f"{DROPPED}: {reason}" if reason else DROPPED
+            session.run(_DROP, [(f"{why} (it died of {died_of})" if died_of else why, now_s, seq)])
+            session.run(_FORGET_DEAD, [(seq,)])
+            dropped.append(entries[seq])
+    return dropped
 
 
 def copy(

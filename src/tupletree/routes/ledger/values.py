@@ -17,6 +17,9 @@ from tupletree.routes.messages import Standing
 MessageState = Literal["pending", "processing", "held", "retrying", "done", "filtered", "unrouted", "dead", "cancelled"]
 ExecutionState = Literal["running", "completed", "completed_with_dead_letters", "failed", "cancelled", "interrupted"]
 
+DROPPED = "dropped by hand"
+"""How the reason of a dead message begins that somebody handled elsewhere: it is replayed no more."""
+
 STATE_NAMES: tuple[MessageState, ...] = (
     "pending", "processing", "held", "retrying", "done", "filtered", "unrouted", "dead", "cancelled",
 )  # fmt: skip
