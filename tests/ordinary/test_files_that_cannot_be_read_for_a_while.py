@@ -10,18 +10,20 @@ import errno
 import io
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.local.running import run as run_locally
-from tests.ordinary.conftest import InProcess
+from tests.ordinary.conftest import HANG_S, InProcess, begin_in_process
 from tests.ordinary.reading import LONG, Reader, here, lines_of, no_file_stays_open
-from tupletree import Topology
-from tupletree.errors import ConnectorError
+from tests.until import until
+from tupletree import Topology, bolt
+from tupletree.errors import ConnectorError, OutageLimitError
 from tupletree.sinks import jsonl
-from tupletree.sources import line_reader, text_lines
+from tupletree.sources import Line, line_reader, text_lines
 
 __all__ = ["here", "no_file_stays_open"]
 
@@ -171,3 +173,56 @@ def test_the_rest_of_a_rotated_file_is_waited_for_where_its_folder_cannot_be_lis
     assert ("ulimit -n" in str(caught.value)) == (number == errno.EMFILE)
     away.is_away = False
     assert reader.texts() == [f"{LONG}2", f"{LONG}3", "new"]
+
+
+@bolt
+def slow(line: Line) -> Line:
+    time.sleep(0.001)  # so that the run is not over before its folder goes away
+    return line
+
+
+def read_slowly(here: Path) -> Topology:
+    if not Path("in").exists():
+        Path("in").mkdir()
+        Path("in", "a.txt").write_text("".join(f"line {number}\n" for number in range(1_000)))
+    t = Topology("away")
+    lines = t.spout("lines", text_lines("in/*.txt"))
+    t.sink("out", jsonl(here / "out")).shuffle(t.bolt("slow", slow).shuffle(lines))
+    return t
+
+
+def test_workers_that_cannot_read_are_one_outage_of_the_spout(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    handle = begin_in_process(read_slowly(here), here / "state", epoch_max_messages=50, max_attempts=1)
+    until(lambda: handle.progress().acked >= 100)
+    Path("in").rename("elsewhere")
+    until(lambda: any(one.for_s > 1.0 for one in handle.progress().outages))
+    (outage,) = handle.progress().outages
+    assert (outage.component, handle.progress().state) == ("lines", "waiting")
+    assert "in/a.txt" in outage.error
+    Path("elsewhere").rename("in")
+    summary = handle.wait(HANG_S)
+    assert (summary.acked, summary.failed, summary.dead) == (1_000, 0, 0)
+    assert handle.progress().outage_counts == {"lines": 1}
+    assert handle.progress().outages == ()
+    assert caplog.text.count("it goes on") == 1
+
+
+def test_workers_that_cannot_read_for_too_long_end_the_run(here: Path) -> None:
+    settings: dict[str, Any] = {"epoch_max_messages": 50, "max_attempts": 1}
+    handle = begin_in_process(read_slowly(here), here / "state", **settings, outage_limit_s=1.0)
+    until(lambda: handle.progress().acked >= 100)
+    Path("in").rename("elsewhere")
+    with pytest.raises(OutageLimitError, match="'lines' waited"):
+        handle.wait(HANG_S)
+    Path("elsewhere").rename("in")
+    summary = begin_in_process(read_slowly(here), here / "state", **settings).wait(HANG_S)
+    assert (summary.acked, summary.failed, summary.open) == (1_000, 0, 0)
+
+
+def test_a_stop_does_not_wait_for_files_that_workers_cannot_read(here: Path) -> None:
+    handle = begin_in_process(read_slowly(here), here / "state", epoch_max_messages=50)
+    until(lambda: handle.progress().acked >= 100)
+    Path("in").rename("elsewhere")
+    until(lambda: handle.progress().outages)
+    handle.stop(0.5)
+    assert handle.wait(HANG_S).open > 0

@@ -27,6 +27,7 @@ from tupletree import (
     testing,
 )
 from tupletree.clock import ManualClock
+from tupletree.durable import write_once
 from tupletree.errors import OutageLimitError, TupletreeError
 from tupletree.runtimes.api import RunHandle
 from tupletree.sinks import foreach, jsonl, read_rows
@@ -121,6 +122,29 @@ def test_a_state_directory_that_is_full_for_a_while_costs_no_message_an_attempt_
     assert (summary.acked, summary.failed, summary.open) == (12, 0, 0)
     assert {*Counted.acked} == {*range(12)}
     assert sorted(row["text"] for row in read_rows(tmp_path / "out")) == sorted(map(str, range(12)))
+
+
+def test_a_state_directory_that_takes_no_settle_entry_for_a_while_is_one_outage_on_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = list[float]()
+
+    def write_or_refuse(path: Path, *given: Any) -> bool:
+        if path.parent.name == "settles" and path.name.endswith("2.settle") and len(refused) < 4:
+            refused.append(time.monotonic())
+            raise OSError(errno.EPERM, "Operation not permitted")
+        return write_once(path, *given)
+
+    monkeypatch.setattr("tupletree.runtimes.spark.format.entries.write_once", write_or_refuse)
+    t = Topology("refused")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("lines", Counted()))
+    handle = begin_in_process(t, tmp_path / "state", epoch_max_messages=2, max_attempts=1, max_restarts=0)
+    summary = handle.wait(HANG_S)
+    assert len(refused) == 4
+    assert (summary.acked, summary.failed, summary.open) == (12, 0, 0)
+    assert handle.progress().outage_counts == {"state directory": 1}
+    assert handle.progress().outages == ()
+    assert caplog.text.count("it goes on") == 1
 
 
 IS_AWAY = threading.Event()

@@ -229,6 +229,14 @@ def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row_o
             RuntimeError("Traceback:\nOSError: [Errno 28] No space left on device\n"),
             "OSError: [Errno 28] No space left on device",
         ),
+        (
+            RuntimeError("Traceback:\nPermissionError: [Errno 1] Operation not permitted: '/state/marks/1'\n"),
+            "PermissionError: [Errno 1] Operation not permitted: '/state/marks/1'",
+        ),
+        (
+            RuntimeError("Traceback:\nOSError: [Errno 24] Too many open files: '/state/marks/1'\n"),
+            "OSError: [Errno 24] Too many open files: '/state/marks/1'",
+        ),
         (RuntimeError("Traceback:\nValueError: OSError: [Errno 28] is what it said\n"), None),
         (ValueError("no"), None),
         (OSError(2, "No such file"), None),

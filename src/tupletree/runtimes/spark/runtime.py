@@ -24,7 +24,7 @@ from tupletree.runtimes.spark.incarnation import Incarnation, RunSettings, Surro
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
+from tupletree.runtimes.spark.settle.outages import RESTART, STATE_DIRECTORY, outage_in
 from tupletree.runtimes.spark.settle.plan_runner import Backend, SparkBackend
 from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, is_session_lost, reason
 from tupletree.tracking.work_done import WorkTotals
@@ -68,6 +68,8 @@ class SparkRun(BaseRun):
         self._active = request.active
         self._stop_asked = threading.Event()
         self._was_up = False
+        self._is_looping = False
+        self._awaits_epoch = False
         self._dead_guard = DeadGuard(
             spec.name, request.options, lambda: self._hold(self.stop), lambda: self._hold(self.pause)
         )
@@ -194,6 +196,7 @@ class SparkRun(BaseRun):
 
     def _run_once(self, *, is_restart: bool) -> bool:
         """Run until the end or an error; whether this was the end. Raises an error that no restart can fix."""
+        self._is_looping = False
         try:
             if is_restart:
                 self._directory.claim_again()
@@ -213,7 +216,9 @@ class SparkRun(BaseRun):
             outage = outage_in(error)
             if outage is not None:
                 self._state = "restarting"
-                return self._stop_asked.wait(self._outages.met(STATE_DIRECTORY, outage))
+                # What an epoch met is over when one has ended; what kept the run from its loop when it is there.
+                self._awaits_epoch = self._awaits_epoch or self._is_looping
+                return self._stop_asked.wait(self._outages.met(STATE_DIRECTORY, outage, RESTART))
             return self._await_restart(fault)
         finally:
             self._loop = None
@@ -243,6 +248,8 @@ class SparkRun(BaseRun):
         epochs = EpochProgress(incarnation.parts, incarnation.spouts)
 
         def told(record: EpochRecord, outcomes: EpochOutcomes) -> None:
+            self._awaits_epoch = False
+            self._outages.over(STATE_DIRECTORY, RESTART)
             totals = incarnation.parts.accounts.totals
             self._dead_guard.look(totals.acked, totals.dead)
             self._code.look(self._clock.monotonic())
@@ -258,8 +265,9 @@ class SparkRun(BaseRun):
         try:
             loop.sweep_orphans()
             self._state = "processing"
-            self._was_up = True
-            self._outages.over(STATE_DIRECTORY)
+            self._was_up = self._is_looping = True
+            if not self._awaits_epoch:
+                self._outages.over(STATE_DIRECTORY, RESTART)
             self._policy.started(self._clock.monotonic())
             if self._stop_at_s is not None:  # requested before there was a loop
                 loop.stop(self._stop_at_s, flush=self._flushes)

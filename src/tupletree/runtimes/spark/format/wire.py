@@ -110,7 +110,7 @@ _UNREADABLE: Final[dict[str, type[ConnectorError]]] = {
 class Unreadable(msgspec.Struct, array_like=True):
     """An error of a source as text: a worker's exceptions cannot be sent. Make it with `of`.
 
-    `kind` is the name of its class, of those that say more than `ConnectorError`.
+    `kind` is the name of its class, of those that say more than `ConnectorError`; `component` that of the spout.
     """
 
     kind: str
@@ -119,6 +119,7 @@ class Unreadable(msgspec.Struct, array_like=True):
     got: str
     expected: str
     next_step: str
+    component: str = ""
 
     @classmethod
     def of(cls, error: TupletreeError, component: str) -> Unreadable:
@@ -126,7 +127,7 @@ class Unreadable(msgspec.Struct, array_like=True):
         first = error.findings[0]
         where = f"spout {component!r}, {first.where}" if first.where else f"spout {component!r}"
         kind = next((name for name, one in _UNREADABLE.items() if isinstance(error, one)), "")
-        return cls(kind, first.what, where, first.got, first.expected, first.next_step)
+        return cls(kind, first.what, where, first.got, first.expected, first.next_step, component)
 
     def error(self) -> ConnectorError:
         """The error to raise in the driver."""

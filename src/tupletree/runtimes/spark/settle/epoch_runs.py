@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tupletree.errors import is_outage
 from tupletree.runtimes.crash_points import crash_point
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.entries import epoch_path
@@ -22,7 +23,7 @@ from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, sli
 from tupletree.runtimes.spark.settle.call_counts import CallCounts
 from tupletree.runtimes.spark.settle.epoch_order import EpochOrder
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.outages import STATE_DIRECTORY, outage_in
+from tupletree.runtimes.spark.settle.outages import READING, STATE_DIRECTORY, outage_in
 from tupletree.runtimes.spark.settle.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
@@ -64,6 +65,7 @@ class CountedRun:
     dropped: list[Path]
 
 
+# More than 12 attributes: a run of an epoch needs most of what a run has, and remembers what the one before met.
 class EpochRuns:
     """See the module docstring.
 
@@ -83,6 +85,7 @@ class EpochRuns:
         self._outages = parts.outages
         self._wakes = wakes
         self._outputs = OutputChooser(parts.plan, parts.sinks, parts.directory.run_id)
+        self._unread: set[str] = set()
         self._is_closing = threading.Event()
         self._met_crashes = False
         self._call_counts = CallCounts()
@@ -114,6 +117,10 @@ class EpochRuns:
         slices = slices_of(epoch_path(self._directory.epochs, record.epoch), self._plan, wakes=self._wakes)
         while True:
             reports = Reports.of(self._execute_surely(record, settlement, slices), has_ordered_bolts=order is not None)
+            if self._awaits_input(reports):
+                settlement.broken += 1
+                dropped += self._files_of(reports)
+                continue
             if settlement.resumes:
                 reports.leave_out(settlement.left_out)
             if accounts.released:
@@ -142,6 +149,21 @@ class EpochRuns:
                 accounts.pending.put_values(values)
         pause_s = self._note_outages(settlement, reports)
         return CountedRun(settlement, reports, roots, chosen, adoptions, pause_s, dropped)
+
+    def _awaits_input(self, reports: Reports) -> bool:
+        """Wait if a spout's rows cannot be read now, so that no restart is needed; whether the run is to be made again.
+
+        What says that they have changed, or that they crash workers, `judge_run` raises.
+        """
+        errors = [(one.component, one.error()) for one in reports.unreadable]
+        if self._is_closing.is_set() or not all(is_outage(error) for _, error in errors):
+            return False
+        for spout in self._unread - {spout for spout, _ in errors}:
+            self._outages.over(spout, READING)
+        self._unread = {spout for spout, _ in errors}
+        if errors:
+            self._is_closing.wait(max(self._outages.met(spout, error, READING) for spout, error in errors))
+        return bool(errors)
 
     def _note_outages(self, settlement: Settlement, reports: Reports) -> float:
         """Log outages that began or ended; returns in how many seconds their messages are tried again."""

@@ -11,6 +11,7 @@ import logging
 import math
 import re
 import threading
+from collections import Counter
 
 from tupletree.clock import Clock
 from tupletree.errors import is_outage
@@ -21,7 +22,16 @@ logger = logging.getLogger("tupletree.spark")
 STATE_DIRECTORY = "state directory"
 """The name for an outage that belongs to no component."""
 
-DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE})
+READING = "reading"
+"""What workers do for a spout, beside what it is asked in the driver."""
+
+RESTART = "restart"
+"""What the whole run is begun again for, beside what a run of an epoch waits for."""
+
+DISK_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
+    | {errno.EMFILE, errno.ENFILE, errno.ENOTCONN}  # too many open files, a file system of a process that is gone
+)
 """Error numbers of a disk that cannot be written now."""
 
 _IN_WORKER = re.compile(
@@ -44,31 +54,36 @@ class Outages:
     def __init__(self, clock: Clock, limit_s: float | None) -> None:
         self._clock = clock
         self._limit_s = limit_s
-        self._waits: dict[str, OutageWait] = {}
+        self._waits: dict[tuple[str, str], OutageWait] = {}
         self._lock = threading.Lock()
 
-    def met(self, component: str, error: BaseException | str) -> float:
-        """Note that a call raised; returns in how many seconds it is to be made again. Raises OutageLimitError."""
+    def met(self, component: str, error: BaseException | str, act: str = "") -> float:
+        """Note that a call raised; returns in how many seconds it is to be made again. Raises OutageLimitError.
+
+        `act` says what is done for the component, where others are done for it, too: that these succeed is no end of
+        this outage.
+        """
         now_s = self._clock.monotonic()
         with self._lock:
-            wait = self._waits.setdefault(component, OutageWait(component, self._limit_s))
+            wait = self._waits.setdefault((component, act), OutageWait(component, self._limit_s))
             text = wait.met(error, now_s)
         if text:
             logger.warning("%s: %s", component, text)
         return max(0.0, wait.due_s - now_s)
 
-    def over(self, component: str) -> None:
+    def over(self, component: str, act: str = "") -> None:
         """Note a call without an outage."""
-        if component not in self._waits:
+        if (component, act) not in self._waits:
             return
         with self._lock:
-            text = self._waits[component].over(self._clock.monotonic())
+            text = self._waits[component, act].over(self._clock.monotonic())
         if text:
             logger.warning("%s: %s", component, text)
 
     def is_due(self, component: str) -> bool:
         """Whether a call may be made now."""
-        return component not in self._waits or self._waits[component].due_s <= self._clock.monotonic()
+        wait = self._waits.get((component, ""))
+        return wait is None or wait.due_s <= self._clock.monotonic()
 
     @property
     def pause_s(self) -> float:
@@ -86,7 +101,10 @@ class Outages:
 
     def counts(self) -> dict[str, int]:
         """See `Progress.outage_counts`."""
-        return {wait.component: wait.count for wait in [*self._waits.values()]}
+        counts = Counter[str]()
+        for wait in [*self._waits.values()]:
+            counts[wait.component] += wait.count
+        return dict(counts)
 
 
 def outage_in(error: BaseException) -> str | None:
