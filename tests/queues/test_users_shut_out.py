@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -24,6 +25,7 @@ from tupletree.sinks import queue_sink
 from tupletree.sources import queue as queue_source
 from tupletree.testing.in_process import start_in_process
 
+RUNTIMES = ["local", "in_process"]
 NATS_USERS = 'authorization {{ users: [{{user: ann, password: "{password}"}}, {{user: op, password: op}}] }}\n'
 
 
@@ -113,9 +115,9 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
         yield from (at_redis if request.param == "redis" else at_nats)(tmp_path)
 
 
-def topology(url: str, name: str) -> Topology:
+def topology(url: str, name: str, read_on: Literal["driver", "executors"] = "driver") -> Topology:
     t = Topology("words")
-    words = t.spout("words", queue_source(f"{url}{name}-in", Word))
+    words = t.spout("words", queue_source(f"{url}{name}-in", Word, read_on=read_on))
     t.sink("out", queue_sink(f"{url}{name}-out")).shuffle(t.bolt("louder", louder).shuffle(words))
     return t
 
@@ -147,12 +149,24 @@ def words_of(queue: Queue) -> list[bytes]:
     return [one.message.body for one in found]
 
 
-@pytest.mark.parametrize("runtime", ["local", "in_process"])
+@pytest.mark.parametrize(
+    ("shared", "runtime", "read_on"),
+    [
+        *((broker, runtime, "driver") for broker in ("redis", "nats", "rabbitmq") for runtime in RUNTIMES),
+        ("redis", "in_process", "executors"),
+        ("nats", "in_process", "executors"),
+    ],
+    indirect=["shared"],
+)
 def test_a_run_whose_user_is_shut_out_waits_and_goes_on_when_it_is_let_in(
-    shared: Shared, tmp_path: Path, runtime: str, caplog: pytest.LogCaptureFixture
+    shared: Shared,
+    tmp_path: Path,
+    runtime: str,
+    read_on: Literal["driver", "executors"],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    name = f"waits-{runtime}"
-    handle = begin(runtime, topology(shared.url, name), tmp_path / "state")
+    name = f"waits-{runtime}-{read_on}"
+    handle = begin(runtime, topology(shared.url, name, read_on), tmp_path / "state")
     try:
         until(lambda: handle.progress().state == "processing", what=handle.progress)
         with open_queue(f"{shared.operators}{name}-in") as inbound, open_queue(f"{shared.operators}{name}-out") as out:
@@ -176,7 +190,7 @@ def test_a_run_whose_user_is_shut_out_waits_and_goes_on_when_it_is_let_in(
     assert "restart" not in caplog.text
 
 
-@pytest.mark.parametrize("runtime", ["local", "in_process"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_user_who_is_not_let_in_at_the_start_is_told_at_once(shared: Shared, tmp_path: Path, runtime: str) -> None:
     shared.shut_out()
     with pytest.raises(ConnectorError) as refused:
