@@ -80,6 +80,7 @@ class FileSink(Sink[Any]):
         self, directory: str | os.PathLike[str], *, message_type: type | None = None, made: bool = False
     ) -> None:
         self.directory = Path(directory)
+        self._place = self.directory  # absolute from `open` on: a process may change its folder while a run goes on
         self.message_type = message_type
         self.ordered = made
         self._claimed: tuple[int, int] | None = None  # device and inode of the folder, once it was seen to be claimed
@@ -111,8 +112,11 @@ class FileSink(Sink[Any]):
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - it needs none
         """Note which folder a run has claimed, so that no other one is taken for it."""
-        if (self.directory / MARKER_NAME).exists():
-            self._claimed = identity_of(self.directory)
+        place = self.directory.absolute()
+        if (place / MARKER_NAME).exists():
+            self._place, self._claimed = place, identity_of(place)
+        elif not self._place.is_absolute():
+            self._place = place
 
     def write(self, batch: SinkBatch[Any]) -> None:
         """Write and publish one batch as one file named after `batch.id`; writing it again changes nothing.
@@ -125,22 +129,22 @@ class FileSink(Sink[Any]):
         if not batch.rows:
             return
         name = f"batch-{quote(batch.id, safe='')}{self.suffix}"
-        candidate = self.directory / f"{CANDIDATE_PREFIX}{name}"
+        candidate = self._place / f"{CANDIDATE_PREFIX}{name}"
         try:
             self._find_folder()
             self.write_candidate(candidate, batch.rows, batch.made)
-            publish(candidate, self.directory / name)
+            publish(candidate, self._place / name)
         except OSError as error:
             raise ConnectorError(f"cannot write: {error.strerror or error}", where=str(candidate)) from error
 
     def _find_folder(self) -> None:
         """Make the folder, or see that it still is the one that was claimed: an empty mount point is another one."""
-        if (self.directory / MARKER_NAME).exists():
-            self._claimed = identity_of(self.directory)
+        if (self._place / MARKER_NAME).exists():
+            self._claimed = identity_of(self._place)
         elif self._claimed is None:
-            self.directory.mkdir(parents=True, exist_ok=True)
-        elif identity_of(self.directory) != self._claimed:
-            check_claimed(self.directory)
+            self._place.mkdir(parents=True, exist_ok=True)
+        elif identity_of(self._place) != self._claimed:
+            check_claimed(self._place)
 
 
 def publish(candidate: Path, final: Path) -> None:

@@ -61,6 +61,7 @@ class FileList:
         self.given = [os.fspath(path) for path in several]
         self.order = order
         self._matched: dict[str, frozenset[str]] = {}  # by each pattern, as of the last look
+        self._folder: str | None = None
         if order not in {"name", "time"}:
             raise ConfigError("no such order of files", where=where, got=str(order), expected="'name' or 'time'")
         if not self.given:
@@ -77,8 +78,23 @@ class FileList:
         if findings:
             raise ConfigError(f"{where} cannot read these files", findings=findings)
 
+    def begin(self) -> None:
+        """Note the folder of this process, which relative paths depend on, at the start of a run."""
+        self._folder = None if all(map(os.path.isabs, self.given)) else os.getcwd()
+
     def find(self) -> Listing:
-        """What is there now."""
+        """What is there now.
+
+        Raises:
+            ConnectorError: relative paths would lead to another folder than at `begin`.
+        """
+        if self._folder is not None and (here := _current_folder()) != self._folder:
+            raise ConnectorError(
+                "relative paths of files lead elsewhere: this process has changed its folder since the run began",
+                got=here,
+                expected=self._folder,
+                next_step="undo that (os.chdir), and it goes on; give absolute paths from the next start on",
+            )
         out = Listing()
         found: dict[str, Found] = {}
         folders: dict[str, str] = {}
@@ -146,6 +162,13 @@ def pattern_folder(pattern: str) -> str:
     while glob.has_magic(folder):
         folder = os.path.dirname(folder)
     return folder or "."
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "a folder that is gone"
 
 
 def _is_passed_over(name: str) -> bool:

@@ -133,6 +133,7 @@ class ParquetRows(SplitSpout[T], Generic[T]):
     def open(self, context: TaskContext) -> None:
         """Begin with the first row; what cannot be read is named by the first `plan`."""
         self._reads = context.task_index == 0
+        self._files.begin()
         self._plans = self._new_plans()
 
     def plan(self, max_rows: int, max_bytes: int) -> Sequence[Split] | None:

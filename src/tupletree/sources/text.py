@@ -177,6 +177,7 @@ class TextLines(SplitSpout[T], Generic[T]):
     def open(self, context: TaskContext) -> None:
         """Begin at the start of every file; what cannot be read is named by the first `plan` or `next`."""
         self._reads = context.task_index == 0
+        self._files.begin()
         self._queue = FileQueue(self._files, self._reading)
 
     def snapshot(self) -> dict[str, Any]:

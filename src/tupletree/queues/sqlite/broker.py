@@ -95,7 +95,7 @@ class SqliteBroker(Broker):
         clock: HostClock | None = None,
     ) -> None:
         self.capabilities = msgspec.structs.replace(CAPABILITIES, remembers_acked_s=remembers_acked_s)
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # a process may change its folder
         self.where = f"sqlite:///{path}"
         clock = clock or HostClock()
         self.monotonic = clock.since_boot_s
