@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import glob
 import gzip
 import lzma
 import os
@@ -16,6 +17,7 @@ from tests.ordinary.reading import Reader, here, lines_of, no_file_stays_open
 from tupletree.errors import ConfigError
 from tupletree.sinks import read_rows
 from tupletree.sources import text_lines
+from tupletree.sources.files import FileList
 
 __all__ = ["here", "no_file_stays_open"]
 
@@ -34,6 +36,46 @@ def test_a_pattern_finds_new_files_as_they_come_and_does_not_miss_those_that_wer
     assert reader.texts() == ["c"]
     reader.resume(follow=False)
     assert reader.ask() == []
+
+
+PATTERNS = [
+    "**/*.log", "**", "**/**/*.log", "in/**/*.log", "./in/**/b.log", "i*/**/*.log", "in/**/sub/*", "in/**/sub/**/*.log",
+    "in/[[]odd]/**/*.log", "in/**/.hidden/*.log", "none/**/*.log", "in/*", "in/a.log/**/*.log",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("is_absolute", [False, True], ids=["relative", "absolute"])
+def test_a_pattern_finds_what_glob_finds(here: Path, pattern: str, is_absolute: bool) -> None:
+    folders = ["in/sub/sub", "in/[odd]/c", "in/.hidden", "else/where", "in/empty"]
+    for folder in folders:
+        Path(folder).mkdir(parents=True)
+        for name in ("a.log", "b.log", "c.txt", ".d.log"):
+            Path(folder, name).write_text(f"{folder}/{name}\n")
+    Path("in/a.log").write_text("a\n")
+    Path("in/link").symlink_to("../else")
+    Path("in/dangling.log").symlink_to("nowhere")
+    Path("in/itself.log").symlink_to("itself.log")
+    pattern = str(here / pattern) if is_absolute else pattern
+    found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - it is what ours is compared with
+    expected = {name for name in found if Path(name).is_file()}
+    assert {file.name for file in FileList(pattern, "test").find().files} == expected
+
+
+@pytest.mark.parametrize(
+    "links", [{"in/loop": "."}, {"in/one": ".", "in/two": "../in"}, {"in/sub/up": "../.."}], ids=str
+)
+def test_a_pattern_enters_no_folder_in_itself(
+    here: Path, links: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("in/sub").mkdir(parents=True)
+    Path("in/z.log").write_text("z\n")
+    Path("in/sub/y.log").write_text("y\n")
+    for link, target in links.items():
+        Path(link).symlink_to(target)
+    reader = Reader("in/**/*.log", follow=True)
+    assert [name for (name, _), _ in reader.ask()] == ["in/sub/y.log", "in/z.log"]
+    assert "another name" not in caplog.text
 
 
 def test_files_come_by_name_or_by_time(here: Path) -> None:
@@ -138,6 +180,7 @@ from pathlib import Path
 from tupletree import Topology
 from tupletree.sinks import jsonl
 from tupletree.sources import text_lines
+from tupletree.sources.files import FileList
 
 def topology(paths: list[str], out: Path) -> Topology:
     t = Topology("copy")

@@ -133,7 +133,7 @@ class FileList:
 
         It does until the file is gone.
         """
-        names = {*glob.glob(pattern, recursive=True)}
+        names = {*_names_of(pattern)}
         names.update(name for name in self._matched.get(pattern, frozenset()) - names if not is_absent(name))
         self._matched[pattern] = frozenset(names)
         return sorted(names)
@@ -162,6 +162,42 @@ def pattern_folder(pattern: str) -> str:
     while glob.has_magic(folder):
         folder = os.path.dirname(folder)
     return folder or "."
+
+
+def _names_of(pattern: str) -> Iterator[str]:
+    """What `glob` finds, but `**` enters no folder that it is in already: links make such, without an end."""
+    parts = pattern.split("/")
+    if "**" not in parts:
+        yield from glob.glob(pattern)
+        return
+    at = parts.index("**")
+    above, rest = "/".join(parts[:at]), "/".join(parts[at + 1 :]) or "*"
+    root = above or ("/" if pattern.startswith("/") else "")
+    for start in glob.glob(root) if glob.has_magic(root) else [root]:
+        for folder in _folders_in(start, ()):
+            yield from _names_of(os.path.join(glob.escape(folder), rest))
+
+
+def _folders_in(folder: str, inside: tuple[tuple[int, int], ...]) -> Iterator[str]:
+    """A folder and all below it that are not hidden; `inside` are the devices and inodes of those that it is in."""
+    try:
+        status = os.stat(folder or ".")
+        if (status.st_dev, status.st_ino) in inside:
+            return
+        yield folder
+        with os.scandir(folder or ".") as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
+    except OSError:  # what cannot be listed has no names, as `glob` has it
+        return
+    for name in names:
+        yield from _folders_in(os.path.join(folder, name), (*inside, (status.st_dev, status.st_ino)))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _current_folder() -> str:
