@@ -9,14 +9,13 @@ import importlib
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from tupletree.errors import ConfigError, RuntimeUnavailableError, nearest
 from tupletree.queues.contract import Broker
 from tupletree.queues.named import Queue
-from tupletree.queues.urls import QueueUrl, parse_url
+from tupletree.queues.urls import MOST, QueueUrl, parse_url
 
 ENTRY_POINTS = "tupletree.queues"
 """Group of entry points by which an installed package adds a scheme: its name is the scheme, its value the function."""
@@ -47,10 +46,7 @@ def open_sqlite(url: QueueUrl) -> Broker:
             where=url.shown,
             expected="sqlite:///orders.db, or sqlite:////var/lib/orders.db for a path from the root",
         )
-    settings: dict[str, Any] = url.settings(remembers_acked_s=float, busy_timeout_s=float)
-    for name, value in settings.items():
-        if not 0 <= value < 1e9:
-            raise ConfigError(f"wrong value for {name}", where=url.shown, got=str(value), expected="seconds, 0 or more")
+    settings = url.settings(remembers_acked_s=(float, 0, MOST), busy_timeout_s=(float, 0, MOST))
     return SqliteBroker(Path(url.path), **settings)
 
 

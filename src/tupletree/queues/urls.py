@@ -6,11 +6,15 @@ A password may hold any character, and is never shown. Refuses to know what a sc
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
 from tupletree.errors import ConfigError, Finding, did_you_mean, one_of
+
+MOST = 1e9
+"""No number of an option is larger."""
 
 HIDDEN = "***"
 _LEAST_SECRET = 4
@@ -64,13 +68,16 @@ class QueueUrl(msgspec.Struct, frozen=True):
 
     __str__ = __repr__
 
-    def settings(self, **known: type[int | float | str | bool]) -> dict[str, int | float | str | bool]:
+    def settings(self, **known: type | tuple[type, float, float]) -> dict[str, Any]:
         """The options as values of these types; only what the URL gives.
 
+        Args:
+            known: option → its type; of a number also the least and the most that it may be, at most MOST.
+
         Raises:
-            ConfigError: unknown options and values that are none of the type, all of them.
+            ConfigError: unknown options and wrong values, all of them.
         """
-        found: dict[str, int | float | str | bool] = {}
+        found: dict[str, Any] = {}
         findings = []
         for name, text in self.options.items():
             if name not in known:
@@ -78,11 +85,17 @@ class QueueUrl(msgspec.Struct, frozen=True):
                 way_out = did_you_mean(name, names) or f"known are {one_of(names)}"
                 findings.append(Finding("unknown option of a queue", self.shown, name, next_step=way_out))
                 continue
+            declared = known[name]
+            kind, least, most = declared if isinstance(declared, tuple) else (declared, None, None)
             try:
-                found[name] = msgspec.convert(text, known[name], strict=False)
+                found[name] = msgspec.convert(text, kind, strict=False)
             except msgspec.ValidationError:
-                expected = {float: "a number", int: "a whole number", bool: "true or false"}[known[name]]
+                expected = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
                 findings.append(Finding(f"wrong value for {name}", self.shown, repr(text), expected))
+                continue
+            if least is not None and most is not None and not least <= found[name] <= most:
+                expected = f"{least:,} or more" if most == MOST else f"{least:,} to {most:,.0f}"
+                findings.append(Finding(f"wrong value for {name}", self.shown, text, expected))
         if findings:
             raise ConfigError("the queue's URL is wrong", findings=findings)
         return found

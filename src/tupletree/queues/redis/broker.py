@@ -37,7 +37,7 @@ from tupletree.queues.messages import (
     Stored,
 )
 from tupletree.queues.redis import operating, scripts
-from tupletree.queues.urls import QueueUrl, without_secrets
+from tupletree.queues.urls import MOST, QueueUrl, without_secrets
 
 CAPABILITIES = Capabilities(
     idempotent_publish=True,
@@ -80,12 +80,9 @@ logger = logging.getLogger("tupletree.queues")
 
 def open_redis(url: QueueUrl) -> RedisBroker:
     """`redis://user:password@host:6379/0`, `rediss://` with TLS; options remembers_acked_s, timeout_s, ca_file."""
-    settings: dict[str, Any] = url.settings(remembers_acked_s=float, timeout_s=float, ca_file=str)
+    settings = url.settings(remembers_acked_s=(float, 0, MOST), timeout_s=(float, 0, MOST), ca_file=str)
     if url.path and not url.path.isdecimal():
         raise ConfigError("the path is the number of a database", where=url.shown, got=url.path, expected="0 or more")
-    for name in ("remembers_acked_s", "timeout_s"):
-        if not 0 <= settings.get(name, 0.0) < 1e9:
-            raise ConfigError(f"wrong value for {name}", where=url.shown, got=str(settings[name]), expected="0 or more")
     tls: dict[str, Any] = {"ssl": True, "ssl_ca_certs": settings.get("ca_file")} if url.scheme == "rediss" else {}
     timeout_s = settings.get("timeout_s", 10.0) or None
     client = redis.Redis(
