@@ -389,8 +389,7 @@ class BrokerSpout(AsyncSpout[T]):
         else:
             del self._out[delivery.message.id]
             self._acks[delivery.message.id] = delivery
-            if not self._can.durable_acks:
-                self._remember_ack(delivery.message.id, delivery.published_s)
+            self._remember_ack(delivery.message.id, delivery.published_s)
 
     def fail(self, message_id: MessageId, failure: TupleFailure) -> None:
         """The message is dead, or goes back to the queue."""
@@ -418,15 +417,14 @@ class BrokerSpout(AsyncSpout[T]):
         One that is published under its id later, or is moved back to work, has another time of publishing. Without any
         none can be told from it: it had better be worked twice than not at all.
         """
-        if published_s:
+        if published_s and not self._can.durable_acks:
             _keep_newest(self._acked, message_id, published_s)
 
     def _tell(self, delivery: Delivery, failure: TupleFailure | None) -> None:
         message_id = delivery.message.id
         if failure is None:
             self._acks[message_id] = delivery
-            if not self._can.durable_acks:
-                self._remember_ack(message_id, delivery.published_s)
+            self._remember_ack(message_id, delivery.published_s)
         elif failure.permanent and failure.kind not in NO_ATTEMPT:
             self._letters[message_id] = delivery, _text_of(failure)
         elif failure.kind in NO_ATTEMPT:
@@ -463,9 +461,8 @@ class BrokerSpout(AsyncSpout[T]):
                     handles = [one.handle for one, _ in letters.values()]
                     refused = set(await self._in_thread(partial(queue.ack, handles)))
                 lost = {id_ for id_, (delivery, _) in letters.items() if delivery.handle in refused}
-                if not self._can.durable_acks:
-                    for message_id in letters.keys() - lost:
-                        self._remember_ack(message_id, letters[message_id][0].published_s)
+                for message_id in letters.keys() - lost:
+                    self._remember_ack(message_id, letters[message_id][0].published_s)
                 for message_id in _told(self._letters, letters, lost):
                     delivery, reason = letters[message_id]
                     self._remember(message_id, _dead(reason, self._component), delivery)
@@ -490,9 +487,8 @@ class BrokerSpout(AsyncSpout[T]):
         if died and "dead" in self._can.peek:
             dead = await self._in_thread(partial(_dead_among, queue, died))
             held -= dead
-            if not self._can.durable_acks:
-                for message_id in dead:
-                    self._remember_ack(message_id, self._settled[message_id].published_s)
+            for message_id in dead:
+                self._remember_ack(message_id, self._settled[message_id].published_s)
         self._unsure.difference_update(unsure)
         for message_id in {*unsure} - held:
             self._settled.pop(message_id, None)
