@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +36,8 @@ from tupletree.queues.messages import (
 from tupletree.queues.sqlite.columns import message_of
 from tupletree.queues.sqlite.file import DEAD, DELAYED, LEASED, READY, SETTLED, WAITING, QueueFile
 from tupletree.queues.sqlite.rows import Counts, QueueRows
+
+T = TypeVar("T")
 
 REMEMBERS_ACKED_S = 300.0
 CHUNK = 1000
@@ -182,31 +185,27 @@ class SqliteBroker(Broker):
 
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
         """See `Broker.ack`. Repeating it is not refused for as long as the id is kept."""
-        if not handles:
-            return ()
-        with self._file.writing() as connection:
-            return self._rows.ack(connection, handles)
+        return self._settled(self._rows.ack, handles)
 
     def fail(self, failures: Sequence[Failure]) -> Sequence[str]:
         """See `Broker.fail`."""
-        if not failures:
-            return ()
-        with self._file.writing() as connection:
-            return self._rows.fail(connection, failures)
+        return self._settled(self._rows.fail, failures)
 
     def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
         """See `Broker.extend`. A lease that ended can be extended until its message is leased again."""
-        if not handles:
-            return ()
-        with self._file.writing() as connection:
-            return self._rows.extend(connection, handles, lease_s)
+        return self._settled(partial(self._rows.extend, lease_s=lease_s), handles)
 
     def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
         """See `Broker.dead_letter`."""
-        if not letters:
+        return self._settled(self._rows.dead_letter, letters)
+
+    def _settled(
+        self, settle: Callable[[sqlite3.Connection, Sequence[T]], Sequence[str]], given: Sequence[T]
+    ) -> Sequence[str]:
+        if not given:
             return ()
         with self._file.writing() as connection:
-            return self._rows.dead_letter(connection, letters)
+            return settle(connection, given)
 
     def settle(
         self,
