@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tupletree.config import Options
@@ -83,14 +82,8 @@ class Pipeline:
         Raises:
             ConfigError: `only` names what is no route.
         """
-        unknown = [name for name in only if name not in self.spec.routes]
-        if unknown:
-            raise ConfigError(
-                "the pipeline has no such route",
-                where=self.spec.name,
-                got=unknown[0],
-                expected=", ".join(self.spec.routes),
-            )
+        for name in only:
+            _check_route(self.spec, name)
         queue_file = self.spec.queue_file or f"sqlite:///{self.home.absolute() / 'pipeline.db'}"
         return RunSpec(
             spec=self.spec,
@@ -185,6 +178,11 @@ class Pipeline:
         return PipelineRun(self.spec, run, services.acquire(run), None)
 
 
+def _check_route(spec: PipelineSpec, name: str) -> None:
+    if name not in spec.routes:
+        raise ConfigError("the pipeline has no such route", where=spec.name, got=name, expected=", ".join(spec.routes))
+
+
 class PipelineRun:
     """A pipeline that runs, or that is only connected to. Close it, or use `with`.
 
@@ -229,15 +227,9 @@ class PipelineRun:
             PayloadError: the payload cannot be published.
         """
         chosen = init or InitMessage(route=self._route_of(route), payload=payload, headers=dict(headers or {}))
-        reader = self.spec.routes.get(chosen.route)
-        if reader is None:
-            raise ConfigError(
-                "the pipeline has no such route",
-                where=self.spec.name,
-                got=chosen.route,
-                expected=", ".join(self.spec.routes),
-            )
-        message = NewMessage(queue=reader.inbound.queue, body=encode(chosen.payload), headers=chosen.headers)
+        _check_route(self.spec, chosen.route)
+        queue = self.spec.routes[chosen.route].inbound.queue
+        message = NewMessage(queue=queue, body=encode(chosen.payload), headers=chosen.headers)
         execution = execution or secrets.token_hex(12)
         if self.handle is not None:  # only what runs here can be interrupted
             with self._changed:
@@ -268,11 +260,14 @@ class PipelineRun:
 
     def wait(self, timeout_s: float | None = None) -> Summary:
         """Wait until the topology ends. See `RunHandle.wait`."""
+        return self._running().wait(timeout_s)
+
+    def _running(self) -> RunHandle:
         if self.handle is None:
             raise ConfigError(
                 "the pipeline does not run here", where=self.spec.name, next_step="Pipeline.run() runs it"
             )
-        return self.handle.wait(timeout_s)
+        return self.handle
 
     def serve_metrics(
         self, port: int, host: str = "127.0.0.1", *, runtime: str = "local"
@@ -291,12 +286,8 @@ class PipelineRun:
         from tupletree.routes.running.metrics import RouteCollector
         from tupletree.runtimes.metrics import serve_metrics
 
-        if self.handle is None:
-            raise ConfigError(
-                "the pipeline does not run here", where=self.spec.name, next_step="Pipeline.run() runs it"
-            )
         collector = RouteCollector(self.services)
-        return serve_metrics(self.handle, self.spec.name, runtime, port, host, also=[collector])
+        return serve_metrics(self._running(), self.spec.name, runtime, port, host, also=[collector])
 
     def stop(self) -> None:
         """Stop leasing, settle what is in flight, and close the connections."""
@@ -317,9 +308,7 @@ class PipelineRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _note(self, completed: Completed) -> None:

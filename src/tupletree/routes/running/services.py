@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -318,27 +319,28 @@ class Services:
         effects = self.ledger.settle(settlements, self.rules)
         self._outgoing.publish(effects.publish)
         self.tell_published(dict.fromkeys(child.queue for one in settlements for child in one.children))
-        for url, told in self._by_broker(effects).items():
+        for url, (acks, failures) in self._by_broker(effects).items():
             broker = self.broker_at(url)
-            if told.acks:
-                self._outgoing.tell(url, partial(broker.ack, told.acks))
-            if told.failures:
-                self._outgoing.tell(url, partial(broker.fail, told.failures))
+            if acks:
+                self._outgoing.tell(url, partial(broker.ack, acks))
+            if failures:
+                self._outgoing.tell(url, partial(broker.fail, failures))
         for letter in effects.letters:
             self._outgoing.tell(self.url_of(letter.standing.queue), partial(self._letter, letter))
         self.tell_completed(effects.completed)
 
-    def _by_broker(self, effects: SettleEffects) -> dict[str, _Told]:
-        found: dict[str, _Told] = {}
+    def _by_broker(self, effects: SettleEffects) -> dict[str, tuple[list[str], list[Failure]]]:
+        """Handles to ack, and failures, by the URLs of their brokers."""
+        found: dict[str, tuple[list[str], list[Failure]]] = defaultdict(lambda: ([], []))
         for standing in effects.acks:
-            found.setdefault(self.url_of(standing.queue), _Told([], [])).acks.append(standing.handle)
+            found[self.url_of(standing.queue)][0].append(standing.handle)
         for retry in effects.retries:
             url = self.url_of(retry.standing.queue)
             delay_s = retry.delay_s if self.broker_at(url).capabilities.retry_delay else 0.0
             failure = Failure(
                 handle=retry.standing.handle, delay_s=delay_s, reason=retry.reason[:500], counts=retry.counts
             )
-            found.setdefault(url, _Told([], [])).failures.append(failure)
+            found[url][1].append(failure)
         return found
 
     def drain_old_outbox(self) -> None:
@@ -413,12 +415,6 @@ def _call(listener: Callable[[Completed], None], completed: Completed) -> None:
         listener(completed)
     except Exception:
         logger.exception("a listener raised when it was told that execution %s is complete", completed.execution)
-
-
-@dataclass(slots=True)
-class _Told:
-    acks: list[str]
-    failures: list[Failure]
 
 
 def _trace_of(headers: Mapping[str, str]) -> str:
