@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -47,16 +48,12 @@ class SteadyClock:
 
     def __init__(self, inner: Clock) -> None:
         self._inner = inner
-        self.monotonic = inner.monotonic  # type: ignore[method-assign]  # the same, without a call on the way
+        self.monotonic: Callable[[], float] = inner.monotonic
         self._ahead_s = inner.wall() - inner.monotonic()
 
     def not_before(self, wall_s: float) -> None:
         """The wall reading is at least this from now on: it was noted before, for example by another process."""
         self._ahead_s = max(self._ahead_s, wall_s - self._inner.monotonic())
-
-    def monotonic(self) -> float:
-        """As the inner clock."""
-        return self._inner.monotonic()
 
     def wall(self) -> float:
         """Seconds since the Unix epoch, as far as they have come."""
