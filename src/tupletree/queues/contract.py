@@ -309,6 +309,10 @@ class Broker(ABC):
         Raises:
             UnknownQueueError: the queue is not declared.
         """
+        return self.take_within(queue, limit, lease_s=lease_s, max_bytes=max_bytes, wait_s=wait_s)
+
+    def take_within(self, queue: str, limit: int, *, lease_s: float, max_bytes: int, wait_s: float) -> list[Delivery]:
+        """`lease`. For authors of a broker that is told when there are messages; others take again and again."""
         end_s = self.monotonic() + wait_s
         pause_s = _FIRST_PAUSE_S
         while True:

@@ -45,7 +45,6 @@ from tupletree.queues.kafka.wire import (
 )
 from tupletree.queues.messages import (
     DEFAULT_LEASE_S,
-    DEFAULT_MAX_BYTES,
     Delivery,
     Depth,
     Failure,
@@ -167,18 +166,10 @@ class KafkaBroker(Broker):
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
         """See `Broker.take`."""
-        return self.lease(queue, limit, lease_s=lease_s, max_bytes=max_bytes)
+        return self.take_within(queue, limit, lease_s=lease_s, max_bytes=max_bytes, wait_s=0.0)
 
-    def lease(
-        self,
-        queue: str,
-        limit: int = 1,
-        *,
-        lease_s: float = DEFAULT_LEASE_S,
-        wait_s: float = 0.0,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> list[Delivery]:
-        """See `Broker.lease`. The first one of a queue joins its group, and waits for that."""
+    def take_within(self, queue: str, limit: int, *, lease_s: float, max_bytes: int, wait_s: float) -> list[Delivery]:
+        """See `Broker.take_within`. The first one of a queue joins its group, and waits for that."""
         if limit < 1:
             return []
         joined = self._join(queue)

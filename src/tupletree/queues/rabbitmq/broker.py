@@ -26,7 +26,6 @@ from tupletree.queues.contract import (
 )
 from tupletree.queues.messages import (
     DEFAULT_LEASE_S,
-    DEFAULT_MAX_BYTES,
     Delivery,
     Depth,
     Failure,
@@ -219,16 +218,8 @@ class RabbitBroker(Broker):
         """See `Broker.take`."""
         return self._take(queue, limit, lease_s, max_bytes, 0.0)
 
-    def lease(
-        self,
-        queue: str,
-        limit: int = 1,
-        *,
-        lease_s: float = DEFAULT_LEASE_S,
-        wait_s: float = 0.0,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> list[Delivery]:
-        """See `Broker.lease`; the server waits."""
+    def take_within(self, queue: str, limit: int, *, lease_s: float, max_bytes: int, wait_s: float) -> list[Delivery]:
+        """See `Broker.take_within`; the server waits."""
         end_s = time.monotonic() + wait_s
         while True:
             taken = self._take(queue, limit, lease_s, max_bytes, max(0.0, end_s - time.monotonic()))

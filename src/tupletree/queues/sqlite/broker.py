@@ -148,16 +148,8 @@ class SqliteBroker(Broker):
         with self._file.reading() as connection:
             return self._rows.has_work(connection, self._rows.get(connection, queue))
 
-    def lease(
-        self,
-        queue: str,
-        limit: int = 1,
-        *,
-        lease_s: float = DEFAULT_LEASE_S,
-        wait_s: float = 0.0,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> list[Delivery]:
-        """See `Broker.lease`. While it waits it looks every 20 ms whether the file was written to."""
+    def take_within(self, queue: str, limit: int, *, lease_s: float, max_bytes: int, wait_s: float) -> list[Delivery]:
+        """See `Broker.take_within`. While it waits it looks every 20 ms whether the file was written to."""
         end_s = self.monotonic() + wait_s
         while True:
             seen = self._file.changes()

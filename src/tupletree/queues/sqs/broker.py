@@ -17,7 +17,6 @@ from tupletree.queues.contract import Broker, Capabilities, RefusedMessagesError
 from tupletree.queues.host_clock import HostClock
 from tupletree.queues.messages import (
     DEFAULT_LEASE_S,
-    DEFAULT_MAX_BYTES,
     Delivery,
     Depth,
     Failure,
@@ -148,18 +147,10 @@ class SqsBroker(Broker):
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
         """See `Broker.take`."""
-        return self.lease(queue, limit, lease_s=lease_s, max_bytes=max_bytes)
+        return self.take_within(queue, limit, lease_s=lease_s, max_bytes=max_bytes, wait_s=0.0)
 
-    def lease(
-        self,
-        queue: str,
-        limit: int = 1,
-        *,
-        lease_s: float = DEFAULT_LEASE_S,
-        wait_s: float = 0.0,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> list[Delivery]:
-        """See `Broker.lease`; the service waits, for whole seconds. A lease has whole seconds, too."""
+    def take_within(self, queue: str, limit: int, *, lease_s: float, max_bytes: int, wait_s: float) -> list[Delivery]:
+        """See `Broker.take_within`; the service waits, for whole seconds. A lease has whole seconds, too."""
         if limit < 1:
             return []
         place = self._client.place(queue)
