@@ -118,6 +118,12 @@ class UnknownQueueError(ConnectorError):
     is_outage = False
     exit_code = 2
 
+    @classmethod
+    def of(cls, queue: str, where: str) -> Self:
+        """That a broker has not this queue."""
+        next_step = "declare it, or correct the name"
+        return cls("there is no such queue", where=where, got=repr(queue), next_step=next_step)
+
 
 class RefusedConnectionError(ConnectorError):
     """The broker does not let this user in, or do it. Waiting does not help while it is as it is.

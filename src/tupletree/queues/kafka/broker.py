@@ -88,10 +88,6 @@ class _Joined:
         self.changed = changed
         self.members = members
 
-    def with_fault(self) -> ConnectorError | None:
-        """Why one of them ended."""
-        return next((one.fault for one in self.members if one.fault is not None), None)
-
 
 class KafkaBroker(Broker):
     """See `Broker`. Made by `tupletree.queues.connect`.
@@ -236,7 +232,7 @@ class KafkaBroker(Broker):
             is_there = joined.changed.wait_for(
                 lambda: all(one.has_joined or one.is_over for one in joined.members), timeout_s
             )
-        if fault := joined.with_fault():
+        if fault := next((one.fault for one in joined.members if one.fault is not None), None):
             raise fault
         if not is_there:
             raise ConnectorError(f"{self.where}: the group of queue {queue!r} cannot be joined now")

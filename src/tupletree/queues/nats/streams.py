@@ -169,7 +169,7 @@ class Streams:
         if queue not in self._server_s:
             told = self.consumer(queue)
             if told is None:
-                raise _unknown(queue, self._where)
+                raise UnknownQueueError.of(queue, self._where)
             self._server_s[queue] = told["config"]["ack_wait"] / 1e9
         return self._server_s[queue]
 
@@ -210,7 +210,7 @@ class Streams:
 
     def _fault(self, queue: str, error: Mapping[str, Any]) -> ConnectorError:
         if error.get("err_code") == _NO_STREAM and queue:
-            return _unknown(queue, self._where)
+            return UnknownQueueError.of(queue, self._where)
         return ConnectorError(f"{self._where}: {error.get('description')}")
 
     def ask(self, requests: Sequence[Request]) -> list[Answer]:
@@ -226,7 +226,3 @@ def nanoseconds(seconds: float) -> int:
 def chunks(rows: Sequence[Any]) -> list[Sequence[Any]]:
     """What is on its way together."""
     return [rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK)]
-
-
-def _unknown(queue: str, where: str) -> UnknownQueueError:
-    return UnknownQueueError(f"{where}: queue {queue!r} is not declared; declare it, or correct its name")

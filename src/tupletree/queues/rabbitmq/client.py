@@ -222,7 +222,7 @@ class RabbitClient:
                 raise ConnectorError(f"{self.server.where}: the server takes no messages now: {link.blocked}") from None
             raise
         if lost:
-            raise self._unknown(queue)
+            raise UnknownQueueError.of(queue, self.server.where)
 
     async def declare_delay(self, link: Link, step_ms: int) -> None:
         """Make the place where messages wait so long for any queue; idempotent.
@@ -363,20 +363,12 @@ class RabbitClient:
 
     # --- errors -----------------------------------------------------------------------------------------------
 
-    def _unknown(self, queue: str) -> UnknownQueueError:
-        return UnknownQueueError(
-            "there is no such queue",
-            where=self.server.where,
-            got=repr(queue),
-            next_step="declare it, or correct the name",
-        )
-
     def _fault(self, error: BaseException, queue: str) -> ConnectorError:
         where, text = self.server.where, self._text(error)
         for one in _causes(error):
             code = one.reply_code if isinstance(one, ChannelClosedByBroker | ConnectionClosed) else 0
             if code == NOT_FOUND and isinstance(one, ChannelClosedByBroker):
-                return self._unknown(queue)
+                return UnknownQueueError.of(queue, self.server.where)
             if code == PRECONDITION_FAILED and "larger than" in text:
                 return RefusedRequestError(
                     f"{where} refuses it: {text}", next_step="name its limit in the URL: max_body_bytes="

@@ -206,7 +206,7 @@ class RedisBroker(Broker):
                 state=state,
                 deliveries=deliveries,
                 due_s=float(due_ms) / 1000,
-                published_s=_published_s(_fields(flat), b""),
+                published_s=float(_fields(flat).get(b"at") or 0) / 1000,
                 reason=reason.decode(errors="replace"),
             )
             for flat, deliveries, due_ms, reason in self._run(operating.PEEK, queue, state, limit, after)
@@ -296,7 +296,7 @@ class RedisBroker(Broker):
         except redis.exceptions.ResponseError as error:
             text = str(error)
             if "NOQUEUE" in text or "NOTARGET" in text:
-                raise _unknown(target if "NOTARGET" in text else queue, self.where) from error
+                raise UnknownQueueError.of(target if "NOTARGET" in text else queue, self.where) from error
             raise
 
     def _ask(self, call: Callable[[], Any]) -> Any:
@@ -336,10 +336,6 @@ class RedisBroker(Broker):
                 told.get("appendonly", "?"),
                 told.get("appendfsync", "?"),
             )
-
-
-def _unknown(queue: str, where: str) -> UnknownQueueError:
-    return UnknownQueueError(f"{where}: queue {queue!r} is not declared; declare it, or correct its name")
 
 
 def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
@@ -410,16 +406,13 @@ def _fields(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 OWN = frozenset({b"id", b"n", b"tupletree", b"at"})
 
 
-def _own_message(name: bytes, body: bytes, head: bytes) -> Message:
-    content_type, key, headers = _HEAD.decode(head)
-    return Message(id=name.decode(), body=body, content_type=content_type, key=key, headers=headers)
-
-
 def _message(fields: dict[bytes, bytes]) -> Message:
     """A message of the stream. One that another program added has its field `body`, or all of them as JSON."""
     head = fields.get(b"tupletree")
     if head is not None:
-        return _own_message(fields[b"id"], fields[b"body"], head)
+        content_type, key, headers = _HEAD.decode(head)
+        name, body = fields[b"id"].decode(), fields[b"body"]
+        return Message(id=name, body=body, content_type=content_type, key=key, headers=headers)
     name = fields[b"id"].decode(errors="replace")
     if b"body" in fields or not fields.keys() - OWN:
         return Message(id=name, body=fields.get(b"body", b""))
@@ -427,9 +420,3 @@ def _message(fields: dict[bytes, bytes]) -> Message:
         one.decode(errors="replace"): value.decode(errors="replace") for one, value in fields.items() if one not in OWN
     }
     return Message(id=name, body=msgspec.json.encode(shown), content_type="application/json")
-
-
-def _published_s(fields: dict[bytes, bytes], entry: bytes) -> float:
-    """When it was published: as it says, or as its place in the stream does."""
-    at_ms = fields.get(b"at") or entry.partition(b"-")[0] or b"0"
-    return float(at_ms) / 1000

@@ -124,7 +124,7 @@ class SqsClient:
         except UnknownQueueError as error:
             with self._changing:
                 self._places.pop(place.name, None)
-            raise self.unknown(place.name) from error
+            raise UnknownQueueError.of(place.name, self.server.where) from error
 
     def tell(
         self, operation: str, place: Place, batches: Sequence[Sequence[Mapping[str, Any]]]
@@ -222,7 +222,7 @@ class SqsClient:
         name = name_of(queue)
         found = self._look(name) or (None if is_fifo(name) else self._look(fifo_name(name)))
         if found is None:
-            raise self.unknown(queue)
+            raise UnknownQueueError.of(queue, self.server.where)
         return found
 
     def dead_place(self, place: Place) -> Place:
@@ -276,12 +276,6 @@ class SqsClient:
         names = [f"ApproximateNumberOfMessages{one}" for one in ("", "NotVisible", "Delayed")]
         answer = self.ask_of("get_queue_attributes", place, AttributeNames=names)
         return sum(int(one) for name, one in answer.get("Attributes", {}).items() if name in names)
-
-    def unknown(self, queue: str) -> UnknownQueueError:
-        """The error to raise for a queue that is not there."""
-        return UnknownQueueError(
-            f"{self.server.where}: queue {queue!r} is not declared; declare it, or correct its name"
-        )
 
     def _look(self, name: str) -> Place | None:
         with self._changing:
