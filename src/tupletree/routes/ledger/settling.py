@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from tupletree.queues import Message
+from tupletree.routes.document.spec import ErrorHandling
 from tupletree.routes.ids import child_id
 from tupletree.routes.ledger.changes import Changes, MessageEntry, NewChild, storable
 from tupletree.routes.ledger.values import (
@@ -23,7 +24,6 @@ from tupletree.routes.ledger.values import (
     RETRYING,
     UNROUTED,
     LedgerRules,
-    Retries,
     SettleEffects,
     ToDeadLetter,
     ToRetry,
@@ -37,17 +37,8 @@ NO_READER = "no route of the pipeline reads this queue"
 _ENDS = {"done": DONE, "filtered": FILTERED, "unrouted": UNROUTED}
 
 
-class _NoRetries:
-    """For a route that is not in the document any more."""
-
-    max_retries = 0
-    dead_letter_queue = None
-
-    def delay_s(self, attempt: int) -> float:  # noqa: ARG002 - of the protocol
-        return 0.0
-
-
-_NO_RETRIES: Retries = _NoRetries()
+_NO_RETRIES = ErrorHandling(max_retries=0, retry_delay_seconds=0.0)
+"""Of a route that is not in the document any more."""
 
 
 class Settling:
@@ -220,7 +211,7 @@ class Settling:
         else:
             self.effects.acks.append(standing)
 
-    def _retries_of(self, entry: MessageEntry) -> Retries:
+    def _retries_of(self, entry: MessageEntry) -> ErrorHandling:
         return _retries_of(entry, self._rules)
 
 
@@ -245,6 +236,6 @@ def answer_to_closed(entry: MessageEntry, rules: LedgerRules) -> Literal["ack", 
     return "dead_letter" if is_kept else "ack"
 
 
-def _retries_of(entry: MessageEntry, rules: LedgerRules) -> Retries:
+def _retries_of(entry: MessageEntry, rules: LedgerRules) -> ErrorHandling:
     """How the route handles errors that works the message, which may have another name than when it was registered."""
     return rules.error_handling.get(rules.readers.get(entry.queue, entry.route), _NO_RETRIES)

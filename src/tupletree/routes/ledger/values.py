@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from tupletree.queues import Message
+from tupletree.routes.document.spec import ErrorHandling
 from tupletree.routes.messages import Standing
 
 MessageState = Literal["pending", "processing", "held", "retrying", "done", "filtered", "unrouted", "dead", "cancelled"]
@@ -28,22 +29,6 @@ STATE_NAMES: tuple[MessageState, ...] = (
 
 PENDING, PROCESSING, HELD, RETRYING, DONE, FILTERED, UNROUTED, DEAD, CANCELLED = range(9)
 OPEN = (PENDING, PROCESSING, HELD, RETRYING)
-CLOSED = (DONE, FILTERED, UNROUTED, DEAD, CANCELLED)
-
-
-class Retries(Protocol):
-    """What the ledger asks a route's error handling; `tupletree.routes.document.spec.ErrorHandling` is one."""
-
-    @property
-    def max_retries(self) -> int:
-        """Attempts after the first."""
-
-    @property
-    def dead_letter_queue(self) -> str | None:
-        """Gets a message after its last attempt; None: it becomes a dead letter of its queue."""
-
-    def delay_s(self, attempt: int) -> float:
-        """The pause after this attempt has failed, from 1."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ class LedgerRules:
 
     pipeline: str
     readers: Mapping[str, str]
-    error_handling: Mapping[str, Retries]
+    error_handling: Mapping[str, ErrorHandling]
     document: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     on_complete: str = ""
