@@ -15,7 +15,7 @@ from tupletree.routes.ledger import Ledger, MessageAccount, MessageRow
 from tupletree.routes.ledger.values import DROPPED
 from tupletree.routes.lineage import Call, Lineage
 from tupletree.routes.lost import QueuePlaces, find_lost_among
-from tupletree.texts import moment_text
+from tupletree.texts import counted, moment_text
 
 MAX_BELOW = 1_000
 MAX_NAMED = 20
@@ -80,7 +80,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         total = sum(self.below.values())
         counts = ", ".join(f"{count:,} {state}" for state, count in self.below.items())
-        count = f"at least {total:,} messages" if self.more_below else f"{total:,} message{'s' * (total > 1)}"
+        count = f"at least {total:,} messages" if self.more_below else counted(total, "message")
         return f"{count} came of it: {counts}"
 
 
@@ -156,7 +156,7 @@ def _sentence(known: MessageAccount, calls: Sequence[Call]) -> str:
     words = _WORDS[row.state](row)
     if row.state == "done":
         count = known.children_total
-        words += f"; {count:,} message{'s' * (count != 1)} came of it" if count else "; nothing came of it"
+        words += f"; {counted(count, 'message')} came of it" if count else "; nothing came of it"
     if row.state in {"processing", "held"} and calls and calls[-1].status == "pending":
         words += f"; it is in adapter {calls[-1].adapter} since {moment_text(calls[-1].started_s)}"
     if known.unpublished:
@@ -165,7 +165,7 @@ def _sentence(known: MessageAccount, calls: Sequence[Call]) -> str:
 
 
 def _attempts(row: MessageRow) -> str:
-    return f"{row.failures} attempt{'s' * (row.failures != 1)}"
+    return counted(row.failures, "attempt")
 
 
 def _because(row: MessageRow) -> str:

@@ -21,6 +21,7 @@ from tupletree.queues import Broker
 from tupletree.queues.contract import UnknownQueueError
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Execution, Loss, MessageRow
+from tupletree.texts import counted
 
 MOST = 10_000
 """Open messages of an execution that are looked for at a time."""
@@ -93,7 +94,7 @@ class LostReport(msgspec.Struct, frozen=True, kw_only=True):
         count = len(self.messages)
         named = "; ".join(f"{one.id}: {one.reason}" for one in self.messages[:NAMED])
         rest = f"; and {count - NAMED:,} more" if count > NAMED else ""
-        return f"{count:,} message{'s' * (count != 1)} can never be delivered: {named}{rest}"
+        return f"{counted(count, 'message')} can never be delivered: {named}{rest}"
 
 
 def find_lost(ledger: Ledger, places: QueuePlaces, execution: str, *, away: Away | None = None) -> LostReport:

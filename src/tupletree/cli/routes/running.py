@@ -16,6 +16,7 @@ from tupletree.cli.run import EXIT_DEAD_LETTERS, EXIT_INTERRUPTED, Interruption,
 from tupletree.cli.summary import print_result, real_stdout
 from tupletree.errors import ConfigError
 from tupletree.escaping import escape
+from tupletree.texts import counted
 
 if TYPE_CHECKING:
     from tupletree.routes.ledger.values import Execution
@@ -172,7 +173,7 @@ def execution_json(one: Execution) -> dict[str, Any]:
 def execution_text(one: Execution) -> str:
     """An execution, in a line."""
     state = one.state.replace("_", " ") + (", paused" if one.paused else "")
-    numbers = [f"{one.total:,} message{'s' * (one.total != 1)}"]
+    numbers = [counted(one.total, "message")]
     numbers += [f"{one.open:,} open"] if one.open else []
     numbers += [f"{one.dead:,} dead"] if one.dead else []
     seconds = (one.ended_s or time.time()) - one.created_s

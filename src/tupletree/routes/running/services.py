@@ -26,6 +26,7 @@ from tupletree.routes.lineage import tell_completed
 from tupletree.routes.messages import Settlement, Standing, Work
 from tupletree.routes.running.gates import Gates
 from tupletree.routes.running.outgoing import Outgoing
+from tupletree.texts import counted
 
 PAUSED_DELAY_S = 5.0
 """How long a message of a paused execution is given back for."""
@@ -377,12 +378,11 @@ class Services:
         """These executions are complete: it is logged, and listeners hear of it."""
         for one in completed:
             logger.info(
-                "execution %s of %s is %s: %d message%s, %d dead, %.1f s",
+                "execution %s of %s is %s: %s, %d dead, %.1f s",
                 one.execution,
                 one.pipeline,
                 one.state.replace("_", " "),
-                one.total,
-                "s" * (one.total != 1),
+                counted(one.total, "message"),
                 one.dead,
                 one.ended_s - one.created_s,
             )
