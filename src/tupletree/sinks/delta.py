@@ -47,6 +47,7 @@ class DeltaSink(Sink[Any]):
 
     promise = "exactly_once"
     gathers = True
+    _table: DeltaTable  # since `open`
 
     def __init__(
         self,
@@ -62,7 +63,6 @@ class DeltaSink(Sink[Any]):
         self.message_type = message_type
         self.storage_options = dict(storage_options or {})
         self.native = native
-        self._table: DeltaTable | None = None
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.uri!r})"
@@ -98,7 +98,6 @@ class DeltaSink(Sink[Any]):
         """
         from deltalake import CommitProperties, Transaction, write_deltalake
 
-        assert self._table is not None, "write comes after open"
         rows = self._encode(batch.rows)
         writer = batch.writer or batch.id
         try:
@@ -119,7 +118,6 @@ class DeltaSink(Sink[Any]):
 
     def newest_batch(self, writer: str) -> int | None:
         """See `Sink`. Raises ConnectorError: the table cannot be read."""
-        assert self._table is not None, "it comes after open"
         try:
             self._table.update_incremental()
             newest: int | None = self._table.transaction_version(writer)
@@ -130,7 +128,6 @@ class DeltaSink(Sink[Any]):
     def _encode(self, rows: Sequence[Any]) -> pa.Table:
         import pyarrow as pa
 
-        assert self._table is not None
         assert self.message_type is not None
         encoded = batch_of(self.message_type, rows, str(self), native=self.native)
         there = _columns_of(self._table)

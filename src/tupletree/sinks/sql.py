@@ -71,6 +71,7 @@ class SqlSink(Sink[Any]):
 
     promise = "exactly_once"
     gathers = True
+    _target: Target  # since `open`
 
     def __init__(
         self,
@@ -90,7 +91,6 @@ class SqlSink(Sink[Any]):
         self.message_type = message_type
         self.add_columns = add_columns
         self._engine: Engine | None = None
-        self._target: Target | None = None
         self._base: int | None = None
         self._file: Path | None = None
         self._identity: tuple[int, int] | None = None
@@ -141,7 +141,6 @@ class SqlSink(Sink[Any]):
         from sqlalchemy.exc import SQLAlchemyError
 
         assert self._engine is not None, "write comes after open"
-        assert self._target is not None, "write comes after open"
         parameters, faults = self._target.parameters(batch.rows)
         base = self._base
         self._find_file()
@@ -173,7 +172,6 @@ class SqlSink(Sink[Any]):
 
         if not parameters:
             return
-        assert self._target is not None
         try:
             with connection.begin_nested():
                 connection.execute(self._target.statement, [values for _, values in parameters])
@@ -192,7 +190,6 @@ class SqlSink(Sink[Any]):
         from sqlalchemy.exc import SQLAlchemyError
 
         assert self._engine is not None, "it comes after open"
-        assert self._target is not None, "it comes after open"
         try:
             with self._engine.connect() as connection:
                 return self._target.newest_batch(connection, writer)
