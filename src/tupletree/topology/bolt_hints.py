@@ -6,9 +6,9 @@ Part of `signatures`, which owns the reading itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeAlias, get_origin
+from typing import Any, Literal, TypeAlias, get_origin
 
 from tupletree.errors import Finding
 from tupletree.topology import hints
@@ -20,12 +20,6 @@ from tupletree.topology.window_check import holding_faults
 from tupletree.topology.windows import JoinSpec, WindowSpec
 
 StateKind: TypeAlias = Literal["value", "map", "list", "task"]
-
-
-class _Fault(Protocol):
-    """Takes what is wrong, in the words of a finding."""
-
-    def __call__(self, what: str, *, got: str = "", expected: str = "", next_step: str = "") -> None: ...
 
 
 STATE_KINDS: dict[Any, StateKind] = {
@@ -116,14 +110,14 @@ def check_holding(reading: Reading, *, is_async: bool) -> None:
         reading.outputs += [cls for cls in reading.inputs if cls is not object]
 
 
-def blame_state(fault: _Fault, style: str, name: str, asked: Any) -> None:
+def blame_state(reading: Reading, name: str, asked: Any) -> None:
     """Each style of bolt has its kinds of state, and batches of tuples have none."""
-    if style == "batch":
-        fault("a batch has no single key, so it has no KeyedState", next_step="use @bolt, which gets one tuple")
-    elif style == "arrow":
-        fault(f"parameter {name!r}", got=f"{asked.__name__}, which is of one key", expected="KeyedBatch[V]")
+    if reading.style == "batch":
+        reading.fault("a batch has no single key, so it has no KeyedState", next_step="use @bolt, which gets one tuple")
+    elif reading.style == "arrow":
+        reading.fault(f"parameter {name!r}", got=f"{asked.__name__}, which is of one key", expected="KeyedBatch[V]")
     else:
-        fault(f"parameter {name!r}", got="KeyedBatch, which is of many keys", expected="KeyedState[V]")
+        reading.fault(f"parameter {name!r}", got="KeyedBatch, which is of many keys", expected="KeyedState[V]")
 
 
 def state_type(asked: Any, arguments: tuple[Any, ...]) -> Any:
@@ -136,21 +130,17 @@ def state_type(asked: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def state_spec(
-    fault: _Fault,
-    states: Sequence[tuple[StateKind, Any]],
-    default: Callable[[], Any] | None,
-    ttl_s: float | None,
-    example: str,
+    reading: Reading, default: Callable[[], Any] | None, ttl_s: float | None, example: str
 ) -> StateSpec | None:
     """The declared state, checked against the place that takes it.
 
     Args:
-        fault: takes what is wrong.
-        states: kind and type of every parameter or attribute that takes state.
+        reading: with every parameter or attribute that takes state.
         default: what the declaration says makes the first value.
         ttl_s: its time to live.
         example: how to declare a first value.
     """
+    fault, states = reading.fault, reading.states
     if len(states) > 1:
         fault("a bolt has one KeyedState", got=str(len(states)), next_step="keep a class in it")
     if not states:

@@ -124,7 +124,7 @@ def read_function(
     check_holding(reading, is_async=is_async)
     spec = replace(
         _spec_of(reading, function, settings, is_async=is_async),
-        state=state_spec(reading.fault, reading.states, settings.state, settings.ttl_s, "@bolt(state=int)"),
+        state=state_spec(reading, settings.state, settings.ttl_s, "@bolt(state=int)"),
         holding=reading.holding,
         batch_size=settings.batch_size,
         batch_max_age_s=settings.batch_max_age_s,
@@ -156,7 +156,7 @@ def read_class(factory: Callable[[], Bolt[Any] | HoldingBolt[Any]], names: Names
     _check_settings(reading, subject, is_async=is_async)
     spec = replace(
         _spec_of(reading, factory, subject, is_async=is_async),
-        state=state_spec(reading.fault, reading.states, cls.state_default, cls.state_ttl_s, "state_default = int"),
+        state=state_spec(reading, cls.state_default, cls.state_ttl_s, "state_default = int"),
         takes_collector=takes_collector,
     )
     return _described(reading, spec, names)
@@ -297,7 +297,7 @@ def _inject(reading: Reading, name: str, annotation: Any) -> bool:
         reading.inject[name] = "state"
         reading.states.append((STATE_KINDS[asked], state_type(asked, get_args(annotation))))
         if reading.style == "batch" or (asked is KeyedBatch) != (reading.style == "arrow"):
-            blame_state(reading.fault, reading.style, name, asked)
+            blame_state(reading, name, asked)
     elif asked is Collector:
         reading.inject[name] = "collector"
         reading.outputs += [cls for cls in hints.members(argument) if cls not in {Any, hints.NONE_TYPE}]
