@@ -12,7 +12,7 @@ import pytest
 
 from tupletree.cli.target import load_target
 from tupletree.errors import ConfigError, TopologyError
-from tupletree.topology.reference import TargetRef
+from tupletree.topology.model import TargetRef
 
 WriteTarget = Callable[[str], Path]
 

@@ -19,7 +19,7 @@ from tupletree.runtimes import run
 from tupletree.runtimes.run import stored_state
 from tupletree.sinks import jsonl, read_rows
 from tupletree.topology.changes.upgrades import Words
-from tupletree.topology.reference import TargetRef
+from tupletree.topology.model import TargetRef
 
 pytestmark = [pytest.mark.nightly, pytest.mark.spark]
 

@@ -14,7 +14,7 @@ from tupletree.config import resolve_options
 from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.spark import code_watch
 from tupletree.testing.in_process import start_in_process
-from tupletree.topology.reference import TargetRef
+from tupletree.topology.model import TargetRef
 
 NAME = "code_that_changes"
 MODULE = """

@@ -17,7 +17,7 @@ from tupletree.cli.parameters import bind_parameters
 from tupletree.errors import ConfigError, RuntimeUnavailableError
 from tupletree.sinks import sql
 from tupletree.topology.changes.fingerprint import fingerprint
-from tupletree.topology.reference import TargetRef
+from tupletree.topology.model import TargetRef
 
 HIDDEN = "hunter2"
 

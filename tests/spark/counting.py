@@ -32,7 +32,7 @@ from tupletree.sources.text import Line, TextLines
 from tupletree.testing.in_process import start_in_process
 from tupletree.topology.changes.upgrades import Words
 from tupletree.topology.components import Emit, Reject
-from tupletree.topology.reference import TargetRef
+from tupletree.topology.model import TargetRef
 from tupletree.topology.splits import Lease, LeaseSpout, Split, SplitSpout
 from tupletree.tracking.outcomes import Failure
 

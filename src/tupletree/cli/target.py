@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tupletree.cli.parameters import bind_parameters
 from tupletree.errors import ConfigError, TupletreeError, did_you_mean, one_of
-from tupletree.topology.reference import TargetRef
+from tupletree.topology.model import TargetRef
 
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology

@@ -26,7 +26,7 @@ from tupletree.routes.payloads import encode
 from tupletree.routes.running.compile import topology_of
 from tupletree.routes.running.services import RunSpec, Services, services
 from tupletree.topology.changes.fingerprint import fingerprint
-from tupletree.topology.reference import TargetRef
+from tupletree.topology.model import TargetRef
 
 if TYPE_CHECKING:
     from tupletree.routes.ledger.values import Execution

@@ -25,7 +25,7 @@ from tupletree.tracking.work_done import WorkDone
 
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
-    from tupletree.topology.reference import TargetRef
+    from tupletree.topology.model import TargetRef
 
 OWN_THREADS = "tupletree-"
 """What the names of a run's threads begin with."""

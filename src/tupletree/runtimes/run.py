@@ -22,8 +22,7 @@ from tupletree.topology.changes.upgrades import UpgradePlan, Words
 
 if TYPE_CHECKING:
     from tupletree.topology.builder import Topology
-    from tupletree.topology.model import TopologySpec
-    from tupletree.topology.reference import TargetRef
+    from tupletree.topology.model import TargetRef, TopologySpec
     from tupletree.tracking.facts import Fact
     from tupletree.tracking.outcomes import DeadLetter
 

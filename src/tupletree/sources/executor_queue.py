@@ -6,8 +6,9 @@ Owns what executors do for it. What is out, and what the broker is still to be t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,13 +17,32 @@ import msgspec
 from tupletree.errors import ConfigError, ConnectorError, EndOfInput
 from tupletree.queues.access import shut_out_is_outage
 from tupletree.queues.contract import LeaseLostError
-from tupletree.queues.leasing import leasing_from
 from tupletree.queues.messages import Delivery, Message
+from tupletree.queues.named import Queue
+from tupletree.queues.registry import open_queue
 from tupletree.sources.broker_spout import KEEP_PART, BrokerSpout
 from tupletree.topology.components import Reject
 from tupletree.topology.splits import AsyncLeaseSpout, Lease
 
 T = TypeVar("T")
+
+_connected: dict[tuple[int, str, bool], Queue] = {}
+
+
+@contextmanager
+def leasing_from(url: str, *, ordered: bool) -> Iterator[Queue]:
+    """This process's connection, kept for its next task; after an error it is made again.
+
+    One thread at a time may have it.
+    """
+    key = os.getpid(), url, ordered  # a process that was forked must not use that of its parent
+    queue = _connected.pop(key, None) or open_queue(url, ordered=ordered)
+    try:
+        yield queue
+    except BaseException:
+        queue.close()
+        raise
+    _connected[key] = queue
 
 
 class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):

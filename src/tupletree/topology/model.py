@@ -234,3 +234,20 @@ class TopologySpec:
                     met.add(one.component)
                     waiting.append(one.component)
         return frozenset(met)
+
+
+@dataclass(frozen=True)
+class TargetRef:
+    """Where a topology comes from, so that another process can follow: it imports the module, and unpickles no classes.
+
+    Attributes:
+        module: name under which its module is imported, on every machine.
+        name: name in the module: a Topology, or a function that returns one.
+        search_path: folder that must be on `sys.path` for the import; on a cluster its `module` is shipped.
+        parameters: keyword arguments of the function, typed; empty for a Topology.
+    """
+
+    module: str
+    name: str
+    search_path: str
+    parameters: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
