@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -209,14 +210,8 @@ def _write_parquet(file: BinaryIO, components: Sequence[ComponentState]) -> int:
 
 
 def _batches(components: Sequence[ComponentState]) -> Iterator[list[tuple[str, Entry]]]:
-    batch: list[tuple[str, Entry]] = []
-    for one in components:
-        for entry in one.entries():
-            batch.append((one.name, entry))
-            if len(batch) == EXPORT_ROWS:
-                yield batch
-                batch = []
-    if batch:
+    entries = ((one.name, entry) for one in components for entry in one.entries())
+    while batch := list(islice(entries, EXPORT_ROWS)):
         yield batch
 
 
