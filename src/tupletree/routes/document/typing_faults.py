@@ -128,8 +128,7 @@ def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, plac
         expected = f'text: "{node.raw}"' if node.raw and not node.variables and not is_secret else "text"
         faults.add("R204", place, path, what, got=got, expected=expected)
     elif kind in _KINDS:
-        code = "R203"
-        faults.add(code, place, path, "wrong type", got=got, expected=_KINDS[kind])
+        faults.add("R203", place, path, "wrong type", got=got, expected=_KINDS[kind])
     elif kind == "name":
         faults.add("R206", place, path, one["msg"], got=got, expected=limits["expected"])
     else:
@@ -147,10 +146,7 @@ def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, plac
 
 def _is_secret(model: type[BaseModel], location: Sequence[Any]) -> bool:
     """Whether the value at this location is not to be shown."""
-    kinds: list[Any] = [model]
-    for step in location:
-        kinds = [found for kind in kinds for found in _inside(kind, step)] or kinds
-    return any(issubclass(one, SecretStr) for kind in kinds for one in members(kind) if isinstance(one, type))
+    return any(issubclass(one, SecretStr) for one in _classes_at(model, location))
 
 
 def _said(one: Any) -> str:
@@ -195,17 +191,16 @@ def _one_of(names: Collection[str]) -> str:
 
 def _keys_of(model: type[BaseModel], location: Sequence[Any]) -> set[str]:
     """The keys that the model at this location knows."""
+    models = [one for one in _classes_at(model, location) if issubclass(one, BaseModel)]
+    return {field.alias or name for one in models for name, field in one.model_fields.items()}
+
+
+def _classes_at(model: type[BaseModel], location: Sequence[Any]) -> list[type]:
     kinds: list[Any] = [model]
     for step in location:
         inner = [found for kind in kinds for found in _inside(kind, step)]
         kinds = inner or kinds  # a step that only says which member of a union was tried
-    return {
-        field.alias or name
-        for kind in kinds
-        for one in members(kind)
-        if isinstance(one, type) and issubclass(one, BaseModel)
-        for name, field in one.model_fields.items()
-    }
+    return [one for kind in kinds for one in members(kind) if isinstance(one, type)]
 
 
 def _inside(kind: Any, step: Any) -> list[Any]:
