@@ -106,11 +106,7 @@ def notes(document: Document) -> list[str]:
         for adapter in route.adapters
         if adapter.batch_size
     ]
-    used = {
-        queue
-        for route in spec.routes.values()
-        for queue in (route.inbound.queue, *route.outbound, route.error_handling.dead_letter_queue)
-    }
+    used = {queue for route in spec.routes.values() for queue in route.queues}
     own = sorted({queue for queue in (*used, spec.on_complete) if queue} - set(spec.queues))
     if own:
         found.append(f"in the embedded queue file: {', '.join(own)}")

@@ -121,6 +121,12 @@ class RouteSpec:
     backpressure: Backpressure = field(default_factory=Backpressure)
     lease_seconds: float = 60.0
 
+    @property
+    def queues(self) -> list[str]:
+        """Every queue that it names: the inbound one, the outbound ones, that of its dead letters."""
+        dead = self.error_handling.dead_letter_queue
+        return [self.inbound.queue, *self.outbound, *([dead] if dead else [])]
+
 
 class Limits(Part):
     """The gates that are not a route's own."""

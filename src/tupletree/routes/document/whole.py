@@ -49,9 +49,7 @@ def check_fit(document: DocumentModel, spec: PipelineSpec, root: MappingNode, fa
 def check_tests(document: DocumentModel, spec: PipelineSpec, root: MappingNode, faults: Faults) -> None:
     """Judge the names that unit tests use."""
     named: dict[str, int] = {}
-    queues = {route.inbound.queue for route in spec.routes.values()}
-    queues |= {queue for route in spec.routes.values() for queue in route.outbound}
-    queues |= {route.error_handling.dead_letter_queue or "" for route in spec.routes.values()}
+    queues = {queue for route in spec.routes.values() for queue in route.queues}
     for number, test in enumerate(document.tests):
         path: tuple[Step, ...] = ("tests", number)
 

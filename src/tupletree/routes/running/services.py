@@ -70,9 +70,7 @@ class RunSpec:
         """All queues of the pipeline, each once."""
         named: dict[str, None] = {}
         for route in self.spec.routes.values():
-            named |= dict.fromkeys([route.inbound.queue, *route.outbound])
-            if route.error_handling.dead_letter_queue:
-                named[route.error_handling.dead_letter_queue] = None
+            named |= dict.fromkeys(route.queues)
         if self.spec.on_complete:
             named[self.spec.on_complete] = None
         return [*named]
