@@ -179,7 +179,6 @@ class ProgressDisplay(Display):
             self.say(progress_line(progress), progress)
 
     def say(self, text: str, progress: Progress | None = None) -> None:
-        """See `Display.say`."""
         if not self._as_json:
             super().say(text)
             return

@@ -44,7 +44,6 @@ class JsonLinesSink(FileSink):
     suffix = ".jsonl"
 
     def write_candidate(self, path: Path, rows: Sequence[Any], made: Sequence[int] | None = None) -> None:
-        """See `FileSink.write_candidate`."""
         faults = misfits(rows)
         if faults:
             raise SinkRowsError(str(path), [*faults, *_faults_beside(path, rows, faults)])

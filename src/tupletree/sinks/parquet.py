@@ -54,7 +54,6 @@ class ParquetSink(FileSink):
         self.native = native
 
     def write_candidate(self, path: Path, rows: Sequence[Any], made: Sequence[int] | None = None) -> None:
-        """See `FileSink.write_candidate`."""
         import numpy as np
         import pyarrow as pa
 

@@ -60,7 +60,6 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
         return {name: getattr(self, f"_{name}") for name in names}
 
     async def plan(self, max_messages: int) -> int:
-        """See `LeaseSpout.plan`."""
         queue = self._connected()
         if not (self._can.ack_anywhere and self._can.leases_survive):
             raise ConfigError(
@@ -79,7 +78,6 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
         return max(0, count)
 
     async def accept(self, leases: Sequence[Lease]) -> Sequence[int]:
-        """See `LeaseSpout.accept`."""
         new: list[int] = []
         ended = await self._ended(leases)
         for at, lease in enumerate(leases):
@@ -114,7 +112,6 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
             return {*handles} if late_s >= self._lease_s else ()
 
     def take(self, max_messages: int, max_bytes: int) -> Sequence[tuple[Lease, bytes]]:
-        """See `LeaseReader.take`."""
         taken: list[tuple[Lease, bytes]] = []
         # The driver was let in before.
         with shut_out_is_outage(self.shown), leasing_from(self._url, ordered=self._ordered) as queue:
@@ -135,7 +132,6 @@ class ExecutorQueueSpout(BrokerSpout[T], AsyncLeaseSpout[T]):
         return taken
 
     def read(self, taken: bytes) -> T | Reject:
-        """See `LeaseReader.read`."""
         if not hasattr(self, "_decode"):  # a copy that was never opened
             self._decode = self._decoder()
         return self._value_of(msgspec.msgpack.decode(taken, type=Delivery))

@@ -161,7 +161,6 @@ class NatsBroker(Broker):
         self._streams.declare(queue, remembers_acked_s=self._window_s, lease_s=self._lease_s, replicas=self._replicas)
 
     def queues(self) -> Sequence[str]:
-        """See `Broker.queues`."""
         return self._streams.names()
 
     def publish(self, queue: str, messages: Sequence[Message]) -> int:
@@ -174,7 +173,6 @@ class NatsBroker(Broker):
         return sum(self._streams.stored(queue, requests))
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
-        """See `Broker.take`."""
         if limit < 1:
             return []
         answers = self._next(queue, {"batch": limit, "no_wait": True, "max_bytes": max_bytes})
@@ -262,7 +260,6 @@ class NatsBroker(Broker):
         return [stored for _, stored in self._streams.letters(queue, after + limit)[after:]]
 
     def find(self, queue: str, ids: Sequence[str]) -> set[str]:
-        """See `Broker.find`."""
         self._streams.info(queue)
         found: set[str] = set()
         for prefix in (LETTERS, MESSAGES, LETTERS):  # what goes from the one to the other meanwhile is not missed
@@ -313,7 +310,6 @@ class NatsBroker(Broker):
         return purged
 
     def close(self) -> None:
-        """See `Broker.close`."""
         self._client.close()
 
     # --- the server -------------------------------------------------------------------------------------------

@@ -80,7 +80,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def status(self) -> str:
-        """See above."""
         return self.headers.get(STATUS, "")
 
     @property

@@ -215,7 +215,6 @@ class RabbitBroker(Broker):
     # --- leasing ----------------------------------------------------------------------------------------------
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
-        """See `Broker.take`."""
         return self._take(queue, limit, lease_s, max_bytes, 0.0)
 
     def take_within(self, queue: str, limit: int, *, lease_s: float, max_bytes: int, wait_s: float) -> list[Delivery]:

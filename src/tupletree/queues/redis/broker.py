@@ -133,7 +133,6 @@ class RedisBroker(Broker):
         self._warn_if_volatile()
 
     def declare(self, queue: str, *, ordered: bool = False) -> None:
-        """See `Broker.declare`."""
         check_name(queue, self.where)
         if ordered:
             raise self.not_capable("keep the order of keys")
@@ -141,7 +140,6 @@ class RedisBroker(Broker):
         self._ask(lambda: self._client.sadd(NAMES, queue))
 
     def queues(self) -> Sequence[str]:
-        """See `Broker.queues`."""
         return sorted(name.decode() for name in self._ask(lambda: self._client.smembers(NAMES)))
 
     def publish(self, queue: str, messages: Sequence[Message]) -> int:
@@ -177,29 +175,23 @@ class RedisBroker(Broker):
         return found
 
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
-        """See `Broker.ack`."""
         return self._settle_leases(scripts.ACK, handles, self._remembers_ms)
 
     def fail(self, failures: Sequence[Failure]) -> Sequence[str]:
-        """See `Broker.fail`."""
         rows = [(one.handle, math.ceil(one.delay_s * 1000), one.reason, 0 if one.counts else 1) for one in failures]
         return self._settle(scripts.FAIL, rows)
 
     def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
-        """See `Broker.extend`."""
         return self._settle_leases(scripts.EXTEND, handles, max(1, math.ceil(lease_s * 1000)))
 
     def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
-        """See `Broker.dead_letter`."""
         return self._settle(scripts.DEAD_LETTER, [(one.handle, one.reason) for one in letters])
 
     def depth(self, queue: str) -> Depth:
-        """See `Broker.depth`."""
         ready, leased, delayed, dead = self._run(operating.DEPTH, queue)
         return Depth(ready=ready, leased=leased, delayed=delayed, dead=dead)
 
     def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
-        """See `Broker.peek`."""
         return [
             Stored(
                 message=_message(_fields(flat)),
@@ -213,7 +205,6 @@ class RedisBroker(Broker):
         ]
 
     def find(self, queue: str, ids: Sequence[str]) -> set[str]:
-        """See `Broker.find`."""
         found: set[str] = set()
         for batch in _chunks(ids):
             known = self._run(operating.FIND, queue, *batch)
@@ -236,7 +227,6 @@ class RedisBroker(Broker):
         return moved
 
     def purge(self, queue: str, *, states: Sequence[State] = ("ready", "delayed")) -> int:
-        """See `Broker.purge`."""
         gone = 0
         for state in states:
             while (done := self._run(operating.PURGE, queue, state, CHUNK)) > 0:
@@ -244,7 +234,6 @@ class RedisBroker(Broker):
         return gone
 
     def close(self) -> None:
-        """See `Broker.close`."""
         self._is_closed = True
         self._client.close()
 

@@ -107,7 +107,6 @@ class SqliteBroker(Broker):
         self._rows = QueueRows(self._file, remembers_ms=int(remembers_acked_s * 1000))
 
     def declare(self, queue: str, *, ordered: bool = False) -> None:
-        """See `Broker.declare`."""
         check_name(queue, self.where)
         with self._file.reading() as connection:
             known = self._rows.find(connection, queue)
@@ -126,7 +125,6 @@ class SqliteBroker(Broker):
             )
 
     def queues(self) -> Sequence[str]:
-        """See `Broker.queues`."""
         with self._file.reading() as connection:
             return [name for (name,) in connection.execute("SELECT name FROM tupletree_queues ORDER BY name")]
 
@@ -180,7 +178,6 @@ class SqliteBroker(Broker):
         return self._settled(self._rows.ack, handles)
 
     def fail(self, failures: Sequence[Failure]) -> Sequence[str]:
-        """See `Broker.fail`."""
         return self._settled(self._rows.fail, failures)
 
     def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
@@ -188,7 +185,6 @@ class SqliteBroker(Broker):
         return self._settled(partial(self._rows.extend, lease_s=lease_s), handles)
 
     def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
-        """See `Broker.dead_letter`."""
         return self._settled(self._rows.dead_letter, letters)
 
     def _settled(
@@ -231,7 +227,6 @@ class SqliteBroker(Broker):
         )
 
     def peek(self, queue: str, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
-        """See `Broker.peek`."""
         states = _states_of([state])
         self._promote(queue)
         found: list[Stored] = []
@@ -246,7 +241,6 @@ class SqliteBroker(Broker):
         return found
 
     def find(self, queue: str, ids: Sequence[str]) -> set[str]:
-        """See `Broker.find`."""
         with self._file.reading() as connection:
             number = self._rows.get(connection, queue).number
             rows = connection.execute(_FIND, (number, json.dumps([*ids]), SETTLED)).fetchall()
@@ -281,7 +275,6 @@ class SqliteBroker(Broker):
         return moved
 
     def purge(self, queue: str, *, states: Sequence[State] = ("ready", "delayed")) -> int:
-        """See `Broker.purge`."""
         codes = _states_of(states)
         self._promote(queue)
         purged = 0
@@ -291,7 +284,6 @@ class SqliteBroker(Broker):
         return purged
 
     def close(self) -> None:
-        """See `Broker.close`."""
         self._file.close()
 
     def _promote(self, queue: str) -> None:

@@ -146,7 +146,6 @@ class SqsBroker(Broker):
     # --- leasing ----------------------------------------------------------------------------------------------
 
     def take(self, queue: str, limit: int, *, lease_s: float, max_bytes: int) -> list[Delivery]:
-        """See `Broker.take`."""
         return self.take_within(queue, limit, lease_s=lease_s, max_bytes=max_bytes, wait_s=0.0)
 
     def take_within(self, queue: str, limit: int, *, lease_s: float, max_bytes: int, wait_s: float) -> list[Delivery]:

@@ -56,7 +56,6 @@ class Session(ABC):
 
     @property
     def writes_alone(self) -> bool:
-        """See the class."""
         return self.dialect == "sqlite"
 
     @abstractmethod
@@ -220,12 +219,10 @@ class DatabaseStore(Store):
             sa.event.listen(self._engine, "begin", _begin_sqlite)
 
     def write(self, work: Callable[[Session], T]) -> T:
-        """See `Store.write`."""
         with self._naming_errors(), self._engine.begin() as connection:
             return work(_Connected(connection))
 
     def read(self, work: Callable[[Session], T]) -> T:
-        """See `Store.read`."""
         options: dict[str, Any] = {"tupletree_reads": True}
         if self._dialect == "postgresql":
             options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -233,7 +230,6 @@ class DatabaseStore(Store):
             return work(_Connected(connection))
 
     def close(self) -> None:
-        """See `Store.close`."""
         self._engine.dispose()
 
     @contextlib.contextmanager
@@ -283,7 +279,6 @@ class QueueFileStore(Store):
         self._reader = DatabaseStore(f"sqlite:///{broker.path}")
 
     def write(self, work: Callable[[Session], T]) -> T:
-        """See `Store.write`."""
         results: list[T] = []
         self.broker.settle(within=lambda transaction: results.append(work(_Within(transaction))))
         return results[0]
@@ -293,7 +288,6 @@ class QueueFileStore(Store):
         return self._reader.read(work)
 
     def has_work(self, queue: str) -> bool:
-        """See `Store.has_work`."""
         return self.broker.has_work(queue)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from tupletree.errors import ConfigError
 from tupletree.routes.lineage.stores import Store
@@ -21,11 +21,9 @@ _completions: dict[str, deque[tuple[str, str, float]]] = {}
 
 
 class Export(Protocol):
-    """Another taker of records."""
+    """Another taker of records; `what` is its name in the log."""
 
-    @property
-    def what(self) -> str:
-        """Its name in the log."""
+    what: ClassVar[str]
 
     def check(self) -> None:
         """Raise RuntimeUnavailableError if what it needs is not installed."""
@@ -38,7 +36,7 @@ class Export(Protocol):
 
 
 @dataclass(frozen=True)
-class SpanExport:
+class SpanExport(Export):
     """Spans, to the exporter that `OTEL_TRACES_EXPORTER` names (default: `otlp`), as every use of OpenTelemetry.
 
     Attributes:
@@ -51,7 +49,6 @@ class SpanExport:
     what = "spans"
 
     def check(self) -> None:
-        """See `Export`."""
         import tupletree.routes.lineage.interop.opentelemetry  # noqa: F401 - whether it can be
 
     def begin(self, pipeline: str) -> None:
@@ -77,7 +74,7 @@ class SpanExport:
 
 
 @dataclass(frozen=True)
-class RunEventExport:
+class RunEventExport(Export):
     """Run events, to where the client of OpenLineage is configured (`OPENLINEAGE_URL`, `openlineage.yml`).
 
     Attributes:
@@ -88,7 +85,6 @@ class RunEventExport:
     what = "run events"
 
     def check(self) -> None:
-        """See `Export`."""
         import tupletree.routes.lineage.interop.openlineage  # noqa: F401 - whether it can be
 
     def begin(self, pipeline: str) -> None:
@@ -96,7 +92,6 @@ class RunEventExport:
         _completions[pipeline] = deque(maxlen=MAX_COMPLETIONS)
 
     def store(self, pipeline: str) -> Store:
-        """See `Export`."""
         from openlineage.client import OpenLineageClient
 
         from tupletree.routes.lineage.interop.openlineage import RunEvents

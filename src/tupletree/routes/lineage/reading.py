@@ -15,19 +15,18 @@ from tupletree.routes.lineage.stores import PARQUET
 
 
 class Reader(Protocol):
-    """Answers statements."""
+    """Answers statements.
 
-    @property
-    def where(self) -> str:
-        """The store, without secrets, for errors."""
+    Attributes:
+        where: the store, without secrets, for errors.
+        calls_once: the table of calls, for counting: each is there once. In `tupletree_lineage_calls` it may be again.
+        edges_by_child: the table of edges, for looking for parents; in `tupletree_lineage_edges` children are found
+            quickly.
+    """
 
-    @property
-    def calls_once(self) -> str:
-        """The table of calls, for counting: each is there once. In `tupletree_lineage_calls` it may be again."""
-
-    @property
-    def edges_by_child(self) -> str:
-        """The table of edges, for looking for parents; in `tupletree_lineage_edges` children are found quickly."""
+    where: str
+    calls_once: str
+    edges_by_child: str
 
     def rows(self, statement: str, **parameters: Any) -> Sequence[Sequence[Any]]:
         """What a statement gives.

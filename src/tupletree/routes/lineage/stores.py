@@ -16,15 +16,15 @@ PARQUET = "parquet:"
 
 
 class Store(Protocol):
-    """Takes records, to keep them or to hand them on. Used by one thread."""
+    """Takes records, to keep them or to hand them on. Used by one thread.
 
-    @property
-    def where(self) -> str:
-        """Its URL without secrets, for errors and logs."""
+    Attributes:
+        where: its URL without secrets, for errors and logs.
+        most_rows: records that one `write` takes best.
+    """
 
-    @property
-    def most_rows(self) -> int:
-        """Records that one `write` takes best."""
+    where: str
+    most_rows: int
 
     def open(self) -> None:
         """Connect, and make what is missing. Called again after it failed.

@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from tupletree.errors import ConnectorError, needing
+from tupletree.routes.lineage.stores import Store
 from tupletree.routes.messages import CallRecord
 
 with needing("run events need the OpenLineage client", "openlineage"):
@@ -36,7 +37,7 @@ _RUNS = uuid.UUID("6f6b8a52-1c6e-5c2c-9f57-2a4a1f0f6d0e")
 _STATES = {"completed": RunState.COMPLETE, "cancelled": RunState.ABORT}
 
 
-class RunEvents:
+class RunEvents(Store):
     """Takes records and sends events. It is a `Store`: give it to a `LineageWriter`.
 
     Args:
@@ -69,7 +70,6 @@ class RunEvents:
         """See `Store`. The client connects by itself."""
 
     def write(self, records: Sequence[CallRecord]) -> None:
-        """See `Store`."""
         self._send()
         for record in records:
             if record.status != "skipped":

@@ -18,6 +18,7 @@ from typing import Any
 
 from tupletree.errors import ConnectorError, needing
 from tupletree.routes.lineage.interop.traces import Context, delivery_context, parse, span_of, trace_of
+from tupletree.routes.lineage.stores import Store
 from tupletree.routes.messages import CallRecord, Work
 
 with needing("spans need the OpenTelemetry SDK", "otel"):
@@ -52,7 +53,7 @@ class _Open:
     records: list[CallRecord] = field(default_factory=list)
 
 
-class SpanStore:
+class SpanStore(Store):
     """Takes records and exports spans. It is a `Store`: give it to a `LineageWriter`.
 
     A delivery's span is exported when an adapter has failed or filtered its message, or the last one of its route has
@@ -121,7 +122,6 @@ class SpanStore:
         return GRACE_S / 2
 
     def close(self) -> None:
-        """See `Store`."""
         self._unsent += self._overdue(float("inf"))
         try:
             with suppress(ConnectorError):
