@@ -22,7 +22,6 @@ class ForeachSink(Sink[T], Generic[T]):
         self._write = write
 
     def write(self, batch: SinkBatch[T]) -> None:
-        """Call the function with the batch."""
         self._write(batch)
 
 

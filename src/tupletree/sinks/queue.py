@@ -77,7 +77,6 @@ class QueueSink(Sink[T], Generic[T]):
         return f"queue_sink({self.shown!r})"
 
     def open(self, context: SinkContext) -> None:
-        """Connect."""
         self._where = f"sink {context.component!r}"
         self._queue = open_queue(self._url, ordered=self._ordered)
         if not self._queue.broker.capabilities.idempotent_publish:
@@ -120,7 +119,6 @@ class QueueSink(Sink[T], Generic[T]):
             self._queue.publish(messages)
 
     def close(self) -> None:
-        """Disconnect."""
         if hasattr(self, "_queue"):
             self._queue.close()
 

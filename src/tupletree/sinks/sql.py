@@ -212,7 +212,6 @@ class SqlSink(Sink[Any]):
             )
 
     def close(self) -> None:
-        """Close the connections."""
         if self._engine is not None:
             self._engine.dispose()
 

@@ -49,7 +49,6 @@ class Items(Spout[T], Generic[T]):
         self._taken = 0
 
     def next(self) -> Sequence[Emit[T]]:
-        """Return the next values."""
         if self._taken == len(self._positions):
             raise EndOfInput
         batch = self._positions[self._taken : self._taken + _BATCH]

@@ -89,7 +89,6 @@ class Rate(SplitSpout[T]):
         return splits or None
 
     def read(self, split: Split) -> Iterator[T]:
-        """Make the messages of these numbers."""
         return map(self.make, range(split.first, split.first + split.rows))
 
     def _due(self, at_most: int) -> int:

@@ -195,7 +195,6 @@ class TextLines(SplitSpout[T], Generic[T]):
         self._queue.table.restore(position)
 
     def close(self) -> None:
-        """Close the files."""
         self._queue.close()
 
     # --- what comes next ----------------------------------------------------------------------------------------

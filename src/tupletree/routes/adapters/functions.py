@@ -65,7 +65,6 @@ class PlainFunctionAdapter(FunctionAdapter):
     """Calls a function for each message."""
 
     def process(self, context: PipelineContext) -> AdapterResult | None:
-        """Call it."""
         value = self.call(context)
         if inspect.isgenerator(value):
             return _pieces(list(value))
@@ -76,7 +75,6 @@ class AsyncFunctionAdapter(FunctionAdapter):
     """Awaits a coroutine function, or reads an async generator, for each message."""
 
     async def process(self, context: PipelineContext) -> AdapterResult | None:
-        """Await it."""
         value = self.call(context)
         if inspect.isasyncgen(value):
             return _pieces([piece async for piece in value])

@@ -67,13 +67,11 @@ class ChainBolt(Bolt[Work]):
         self.concurrency = max(1, self._route.inbound.in_flight, most)
 
     async def open(self, context: TaskContext) -> None:  # noqa: ARG002 - the contract's
-        """Open the adapters."""
         surroundings = surroundings_of(self._run, self._resources)
         self._chain = Chain(self._route, self._start, self._stop, surroundings)
         await self._chain.open()
 
     async def process(self, value: Work) -> list[Any]:
-        """Walk them with one message."""
         made = await self._chain.work(value)
         calls = [one for one in made if isinstance(one, CallRecord)]
         if not calls:
@@ -81,7 +79,6 @@ class ChainBolt(Bolt[Work]):
         return [CallRecords(calls=calls), *made[len(calls) :]]  # calls come first
 
     async def close(self) -> None:
-        """Close the adapters."""
         await self._chain.close()
 
 
@@ -115,7 +112,6 @@ class SettlingSink(Sink[Settlement]):
         self._headers = ChildHeaders(run.spec.name, trace=told.spans, cloudevents=told.cloudevents)
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the contract's
-        """Connect."""
         self._services: Services = services.acquire(self._run)
 
     def write(self, batch: SinkBatch[Settlement]) -> None:
@@ -123,5 +119,4 @@ class SettlingSink(Sink[Settlement]):
         self._services.settle(self._headers.set_in(batch.rows, time.time))
 
     def close(self) -> None:
-        """Disconnect."""
         services.release(self._run)

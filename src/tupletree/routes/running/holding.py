@@ -83,14 +83,12 @@ class AdapterBolt(HoldingBolt[Work]):
         self.output_types = (*outputs, CallRecord) if surroundings.records else outputs
 
     def open(self, context: TaskContext) -> None:  # noqa: ARG002 - the contract's
-        """Make the adapter, and open it."""
         self._loop = self._surroundings.new_loop()
         adapter: Adapter[Any] = self._spec.adapter(self._spec.config)
         self._finished(adapter.open, self._surroundings.of_adapter(self._route, self._position, self._logger))
         self._adapter = adapter
 
     def close(self) -> None:
-        """Close the adapter."""
         adapter, self._adapter = self._adapter, None
         loop = self._loop
         if loop is None:

@@ -93,12 +93,10 @@ class QueueSpout(AsyncSpout[Work]):
             await asyncio.to_thread(self._services.settle, settlements)
 
     def activate(self) -> None:
-        """Lease (again)."""
         self._is_active = True
         self._wake.set()
 
     def deactivate(self) -> None:
-        """Lease nothing."""
         self._is_active = False
 
     async def next(self) -> Sequence[Emit[Work]] | None:

@@ -55,15 +55,12 @@ class BatchBolt(AdapterBolt):
         return since_s if self._is_full() else since_s + self._setting("max_age_s")
 
     def check(self, time_s: float) -> Iterable[Release]:
-        """Work what is old enough."""
         return self._work_while(lambda: (self.due_s() or 0.0) <= time_s)
 
     def flush(self, time_s: float) -> Iterable[Release]:  # noqa: ARG002 - the contract's
-        """Work what there is."""
         return self._work_while(lambda: True)
 
     def forget(self, tuples: Sequence[Held[Work]]) -> None:
-        """Drop what is over."""
         gone = {id(one) for one in tuples}
         self._keep([member for member in self._members if id(member.held) not in gone])
 

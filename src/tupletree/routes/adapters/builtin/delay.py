@@ -41,7 +41,6 @@ class Delay(Adapter[DelayConfig]):
     Config = DelayConfig
 
     async def process(self, context: PipelineContext) -> AdapterResult:
-        """Publish."""
         seconds = self.config.seconds
         if seconds is None:
             seconds = _time(Path(self.config.until or ""), context) - context.now_s()

@@ -72,7 +72,6 @@ class Embed(BatchAdapter[EmbedConfig]):
         self._vectors = await asyncio.to_thread(_vectors_of, self.config)
 
     def process_batch(self, contexts: Sequence[PipelineContext]) -> list[AdapterResult]:
-        """Embed."""
         field, into = Path(self.config.field), Path(self.config.into)
         texts = [value_at(field, context.message, str, "text") for context in contexts]
         vectors = self._vectors(texts)

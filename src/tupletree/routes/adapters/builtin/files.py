@@ -44,7 +44,6 @@ class ListFiles(Adapter[ListFilesConfig]):
     parallel = True
 
     def process(self, context: PipelineContext) -> AdapterResult:
-        """List them."""
         root = _root(self.config.folder)
         try:
             found = sorted(
@@ -84,11 +83,9 @@ class ReadFile(Adapter[ReadFileConfig]):
     parallel = True
 
     def open(self, context: AdapterContext) -> None:  # noqa: ARG002 - the contract's
-        """Compile the template."""
         self._path = Text(self.config.path, "read_file: path")
 
     def process(self, context: PipelineContext) -> AdapterResult:
-        """Read."""
         config = self.config
         name = self._path.render(context)
         path = _below(_root(config.folder), name)
@@ -132,11 +129,9 @@ class WriteFile(Adapter[WriteFileConfig]):
     parallel = True
 
     def open(self, context: AdapterContext) -> None:  # noqa: ARG002 - the contract's
-        """Compile the template."""
         self._path = Text(self.config.path, "write_file: path")
 
     def process(self, context: PipelineContext) -> AdapterResult:
-        """Write."""
         config = self.config
         content = value_at(Path(config.content), context.message)
         name = self._path.render(context)

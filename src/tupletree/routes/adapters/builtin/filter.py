@@ -34,7 +34,6 @@ class Filter(Adapter[FilterConfig]):
     Config = FilterConfig
 
     async def process(self, context: PipelineContext) -> AdapterResult:
-        """Decide."""
         config = self.config
         if config.keep is not None:
             stays = config.keep.holds(context.message)
@@ -59,5 +58,4 @@ class Drop(Adapter[DropConfig]):
     Config = DropConfig
 
     async def process(self, context: PipelineContext) -> AdapterResult:  # noqa: ARG002 - the contract's
-        """End it."""
         return AdapterResult(continue_pipeline=False, reason=self.config.reason)

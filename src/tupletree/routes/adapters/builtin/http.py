@@ -122,12 +122,10 @@ class HttpRequest(Adapter[HttpConfig]):
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._client is not None:
             await self._client.aclose()
 
     async def process(self, context: PipelineContext) -> AdapterResult:
-        """Ask."""
         request = self._request(context)
         where = f"{request.method} {request.url.copy_with(query=None, userinfo=b'')}"
         try:

@@ -29,12 +29,10 @@ class Log(Adapter[LogConfig]):
     Config = LogConfig
 
     def open(self, context: AdapterContext) -> None:  # noqa: ARG002 - the contract's
-        """Compile the template."""
         self._text = Text(self.config.text, "log: text")
         self._level = logging.getLevelNamesMapping()[self.config.level.upper()]
 
     async def process(self, context: PipelineContext) -> AdapterResult:
-        """Log."""
         if context.logger.isEnabledFor(self._level):
             text = self._text.render(context)
             most = self.config.max_characters

@@ -56,7 +56,6 @@ class Parse(Adapter[ParseConfig]):
             csv.field_size_limit(MAX_CELL)  # the limit of the whole process; Python's is 131,072 characters
 
     def process(self, context: PipelineContext) -> AdapterResult:
-        """Parse."""
         config = self.config
         data = value_at(Path(config.field), context.message, str | bytes, "text or bytes")
         try:

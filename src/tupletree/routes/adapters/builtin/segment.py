@@ -51,7 +51,6 @@ class SegmentText(Adapter[SegmentConfig]):
     Config = SegmentConfig
 
     async def process(self, context: PipelineContext) -> AdapterResult:
-        """Cut."""
         config, field = self.config, Path(self.config.field)
         text = value_at(field, context.message, str, "text")
         message = context.message

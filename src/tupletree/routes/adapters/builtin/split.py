@@ -31,7 +31,6 @@ class Split(Adapter[SplitConfig]):
     Config = SplitConfig
 
     async def process(self, context: PipelineContext) -> AdapterResult:
-        """Split."""
         field, into = Path(self.config.field), Path(self.config.into)
         items = value_at(field, context.message, list | tuple, "a list")
         return pieces([into.put(context.message, item).payload for item in items], "the list is empty")

@@ -120,12 +120,10 @@ class WriteSql(BatchAdapter[SqlConfig]):
             raise
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._engine is not None:
             await asyncio.to_thread(self._engine.dispose)
 
     def process_batch(self, contexts: Sequence[PipelineContext]) -> list[AdapterResult]:
-        """Write."""
         rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         for context in contexts:
             row = {column: self._value(path, context) for column, path in self._paths.items()}

@@ -45,7 +45,6 @@ class Switch(Adapter[SwitchConfig]):
         return [*(case.queue for case in config.cases), *filter(None, [config.default])]
 
     async def process(self, context: PipelineContext) -> AdapterResult:
-        """Choose."""
         message = context.message
         for case in self.config.cases:
             if case.when.holds(message):

@@ -32,12 +32,10 @@ class Template(Adapter[TemplateConfig]):
     Config = TemplateConfig
 
     def open(self, context: AdapterContext) -> None:  # noqa: ARG002 - the contract's
-        """Compile it."""
         self._text = Text(self.config.template, "template: template")
         self._into = Path(self.config.into)
 
     async def process(self, context: PipelineContext) -> AdapterResult:
-        """Fill it in."""
         value: Any = self._text.render(context)
         if self.config.format == "json":
             try:
