@@ -59,17 +59,13 @@ def failures_command(
     """Show calls that failed, the latest first. Of a message: also those of all that came of it."""
     found = _ask_all(pipeline, store, asked, lambda lineage, one: lineage.failures(one, route=route, limit=limit))
     if as_json:
-        for call in found:
-            print_json(call)
-        return
-    if not found:
-        print("no failures")
+        print_json(*found)
         return
     rows = []
     for call in found:
         where = call.route, call.adapter, call.message
         rows.append((moment_text(call.started_s), *where, str(call.attempt), _span(call.took_s), call.error))
-    print_table(("when", "route", "adapter", "message", "attempt", "took", "error"), rows)
+    print_table(("when", "route", "adapter", "message", "attempt", "took", "error"), rows, none="no failures")
 
 
 @app.command("stats")
@@ -86,11 +82,7 @@ def stats_command(
     since_s = time.time() - last_s if last_s is not None else 0.0
     found = _ask_all(pipeline, store, asked, lambda lineage, one: lineage.stats(one, since_s=since_s))
     if as_json:
-        for one in found:
-            print_json(one)
-        return
-    if not found:
-        print("no calls")
+        print_json(*found)
         return
     numbers = ("calls", "failed", "filtered", "skipped", "p50", "p95", "per second")
     rows = []
@@ -98,7 +90,7 @@ def stats_command(
         counts = (f"{count:,}" for count in (one.calls, one.failed, one.filtered, one.skipped))
         spans = ("–" if value is None else _span(value) for value in (one.p50_s, one.p95_s))
         rows.append((one.pipeline, one.route, one.adapter, *counts, *spans, f"{one.rate_per_s:,.1f}"))
-    print_table(("pipeline", "route", "adapter", *numbers), rows, numbers=numbers)
+    print_table(("pipeline", "route", "adapter", *numbers), rows, numbers=numbers, none="no calls")
 
 
 def print_tree(tree: Tree) -> None:

@@ -9,7 +9,7 @@ from tupletree.errors import ConfigError
 from tupletree.escaping import escape, escape_json
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import Console
 
@@ -31,11 +31,22 @@ def print_shown(shown: object) -> None:
 
 
 def print_table(
-    names: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Collection[str] = (), whole: Collection[str] = ()
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Collection[str] = (),
+    whole: Collection[str] = (),
+    none: str = "",
 ) -> None:
-    """Print rows under these names, text from outside made safe: `numbers` to the right, `whole` without a break."""
+    """Print rows under these names, text from outside made safe: `numbers` to the right, `whole` without a break.
+
+    `none` is said instead if there are no rows.
+    """
     from rich.table import Table
 
+    if none and not rows:
+        print(none)
+        return
     table = Table(box=None)
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", no_wrap=name in whole)
@@ -44,11 +55,12 @@ def print_table(
     print_shown(table)
 
 
-def print_json(value: object) -> None:
-    """Print a value as JSON, on one line."""
+def print_json(*values: object) -> None:
+    """Print values as JSON, each on one line."""
     import msgspec
 
-    print(escape_json(msgspec.json.encode(value).decode()))
+    for value in values:
+        print(escape_json(msgspec.json.encode(value).decode()))
 
 
 def may_ask(*, as_json: bool) -> None:

@@ -79,15 +79,12 @@ def depth_command(url: Url, as_json: Json = False) -> None:
     if as_json:
         print_json({"url": parts.shown, "queues": depths})
         return
-    if not depths:
-        print("no queues")
-        return
     rows = [
         (name, *(f"{number:,}" for number in (depth.ready, depth.leased, depth.delayed, depth.dead)))
         for name, depth in depths.items()
     ]
     numbers = ("ready", "leased", "delayed", "dead")
-    print_table(("queue", *numbers), rows, numbers=numbers, whole=("queue", *numbers))
+    print_table(("queue", *numbers), rows, numbers=numbers, whole=("queue", *numbers), none="no queues")
 
 
 @app.command("peek")
@@ -316,18 +313,14 @@ def _batches(messages: Iterator[Message]) -> Iterator[Sequence[Message]]:
 
 def _show(found: Sequence[Stored], *, as_json: bool) -> None:
     if as_json:
-        for stored in found:
-            print_json(_plain(stored))
-        return
-    if not found:
-        print("no messages")
+        print_json(*map(_plain, found))
         return
     names = ("id", "deliveries", "due", "reason", "body")
     rows = []
     for stored in found:
         due = moment_text(stored.due_s) if stored.due_s else "–"
         rows.append((stored.message.id, str(stored.deliveries), due, stored.reason or "–", _body(stored.message)))
-    print_table(names, rows, numbers=("deliveries",), whole=names)
+    print_table(names, rows, numbers=("deliveries",), whole=names, none="no messages")
 
 
 def _line_of(message: Message, *, as_json: bool) -> str:

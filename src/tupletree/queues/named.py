@@ -15,6 +15,7 @@ class Queue:
     Attributes:
         broker: the connection.
         name: of the queue.
+        publish, lease, ack, fail, extend, dead_letter, settle, depth, peek, find, move, purge: as those of the broker.
     """
 
     def __init__(self, broker: Broker, name: str) -> None:
@@ -22,7 +23,6 @@ class Queue:
         self.name = name
 
     def publish(self, messages: Sequence[Message]) -> int:
-        """See `Broker.publish`."""
         return self.broker.publish(self.name, messages)
 
     def lease(
@@ -33,47 +33,36 @@ class Queue:
         wait_s: float = 0.0,
         max_bytes: int = 64_000_000,
     ) -> list[Delivery]:
-        """See `Broker.lease`."""
         return self.broker.lease(self.name, limit, lease_s=lease_s, wait_s=wait_s, max_bytes=max_bytes)
 
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
-        """See `Broker.ack`."""
         return self.broker.ack(handles)
 
     def fail(self, failures: Sequence[Failure]) -> Sequence[str]:
-        """See `Broker.fail`."""
         return self.broker.fail(failures)
 
     def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
-        """See `Broker.extend`."""
         return self.broker.extend(handles, lease_s)
 
     def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
-        """See `Broker.dead_letter`."""
         return self.broker.dead_letter(letters)
 
     def settle(self, **settlement: Any) -> None:
-        """See `Broker.settle`."""
         self.broker.settle(**settlement)
 
     def depth(self) -> Depth:
-        """See `Broker.depth`."""
         return self.broker.depth(self.name)
 
     def peek(self, state: State = "ready", limit: int = 10, *, after: int = 0) -> Sequence[Stored]:
-        """See `Broker.peek`."""
         return self.broker.peek(self.name, state, limit, after=after)
 
     def find(self, ids: Sequence[str]) -> set[str]:
-        """See `Broker.find`."""
         return self.broker.find(self.name, ids)
 
     def move(self, target: str, *, state: State = "ready", limit: int = 0, ids: Sequence[str] = ()) -> int:
-        """See `Broker.move`."""
         return self.broker.move(self.name, target, state=state, limit=limit, ids=ids)
 
     def purge(self, *, states: Sequence[State] = ("ready", "delayed")) -> int:
-        """See `Broker.purge`."""
         return self.broker.purge(self.name, states=states)
 
     def close(self) -> None:
