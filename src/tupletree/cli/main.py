@@ -27,6 +27,7 @@ from tupletree.cli import (
     run,
     state,
     status,
+    watch,
     why,
 )
 from tupletree.cli.summary import discard_output, open_standard_streams
@@ -78,6 +79,7 @@ app.command("run")(run.run_command)
 app.command("check")(check.check_command)
 app.command("graph")(graph.graph_command)
 app.command("status")(status.status_command)
+app.command("watch")(watch.watch_command)
 app.command("pause")(control.pause_command)
 app.command("resume")(control.resume_command)
 app.command("drain")(control.drain_command)

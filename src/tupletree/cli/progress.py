@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
 
@@ -125,8 +125,8 @@ class Display:
             with suppress(OSError, ValueError):
                 self._live.stop()
 
-    def draw(self, make: Callable[[], Table]) -> bool:
-        """Draw a table anew on a terminal; elsewhere, whether it is time for a line."""
+    def draw(self, make: Callable[[], RenderableType]) -> bool:
+        """Draw it anew on a terminal; elsewhere, whether it is time for a line."""
         if self._live is not None:
             with suppress(OSError, ValueError):
                 self._live.update(make(), refresh=True)

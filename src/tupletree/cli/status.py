@@ -48,7 +48,7 @@ def print_status(place: Path, status: Status) -> None:
     from tupletree.runtimes.control import progress_in
 
     progress = progress_in(status)
-    print(escape(f"{status.topology} on {status.runtime}: {_state(status, progress.state)}"))
+    print(escape(f"{status.topology} on {status.runtime}: {state_text(status, progress.state)}"))
     print(escape(f"  process {status.process} on {status.host}, started {moment_text(status.started_s)}"))
     shown = cells(progress)
     if sys.stdout.isatty():
@@ -81,7 +81,8 @@ def _print_work(progress: Progress) -> None:
         )
 
 
-def _state(status: Status, state: str) -> str:
+def state_text(status: Status, state: str) -> str:
+    """What a run does, and since when nothing is known of it, in words."""
     when, now_s = moment_text(status.updated_s), time.time()
     if status.is_alive(now_s):
         shown = f"{state} for {status.progress.get('seconds', 0.0):,.0f} s"
