@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tupletree import Topology, bolt
 from tupletree.cli.main import main
-from tupletree.cli.watch import curve, picture
+from tupletree.cli.runs.watch import curve, picture
 from tupletree.runtimes.api import Progress
 from tupletree.runtimes.control import Status
 from tupletree.runtimes.run import run
@@ -161,7 +161,7 @@ def test_without_a_terminal_it_prints_lines_and_ctrl_c_ends_it_alone(
     monkeypatch.setattr("tupletree.cli.progress.PLAIN_INTERVAL_S", 0.0)
     handle = started(tmp_path, 200)
     with monkeypatch.context() as patched:
-        patched.setattr("tupletree.cli.watch.time.sleep", interrupted)
+        patched.setattr("tupletree.cli.runs.watch.time.sleep", interrupted)
         assert main(["watch", str(tmp_path / "state")]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"numbers ({tmp_path / 'state'}): ")

@@ -579,7 +579,7 @@ def test_an_outage_that_lasts_longer_than_its_limit_ends_the_run_with_open_messa
 
 
 def test_a_run_says_what_it_waits_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from tupletree.cli.status import print_status
+    from tupletree.cli.runs.status import print_status
     from tupletree.runtimes.control import status_of
 
     set_service(3.0, time.monotonic)

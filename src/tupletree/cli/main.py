@@ -15,7 +15,6 @@ import typer
 
 from tupletree.cli import (
     check,
-    control,
     dead,
     demo,
     doctor,
@@ -26,10 +25,9 @@ from tupletree.cli import (
     routes,
     run,
     state,
-    status,
-    watch,
     why,
 )
+from tupletree.cli.runs import control, status, watch
 from tupletree.cli.summary import discard_output, open_standard_streams
 from tupletree.errors import TupletreeError
 from tupletree.escaping import escape_block

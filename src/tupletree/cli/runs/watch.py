@@ -102,7 +102,7 @@ def picture(place: Path, status: Status, now_s: float) -> RenderableType:
     from rich.panel import Panel
     from rich.text import Text
 
-    from tupletree.cli.status import state_text
+    from tupletree.cli.runs.status import state_text
     from tupletree.runtimes.control import progress_in
 
     progress = progress_in(status)
