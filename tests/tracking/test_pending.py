@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tests.tracking.logging_pending import snapshot, take_changes
 from tupletree.errors import CheckpointError, ConnectorError, InternalError
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
@@ -85,8 +86,8 @@ def test_rule_5_an_emission_without_an_id_is_never_pending() -> None:
 def test_rule_6_the_first_verdict_wins() -> None:
     messages = pending()
     root = emit(messages, "m").root
-    assert messages.ack(root, 2.5) == Acked(SPOUT, "m", 2.5, 1)
-    assert messages.ack(root, 3.0) is None
+    assert messages.ack_many([root], 2.5) == [Acked(SPOUT, "m", 2.5, 1)]
+    assert messages.ack_many([root], 3.0) == []
     assert messages.fail(root, FAILURE, 3.0, 0.0) is None
     assert not messages.put_back(root)
     assert messages.fail(0, FAILURE, 3.0, 0.0) is None  # an untracked tuple's root
@@ -100,9 +101,9 @@ def test_rule_9_each_attempt_has_its_own_root_and_number() -> None:
     (second,) = messages.due(1.0, 10)
     assert (second.attempt, second.message_id, second.value) == (2, "m", "v")
     assert second.root != first.root
-    assert messages.ack(first.root, 1.0) is None, "a callback of the old attempt does not touch the new one"
+    assert messages.ack_many([first.root], 1.0) == [], "a callback of the old attempt does not touch the new one"
     assert messages.in_flight(SPOUT) == 1
-    assert messages.ack(second.root, 4.0) == Acked(SPOUT, "m", 4.0, 2)
+    assert messages.ack_many([second.root], 4.0) == [Acked(SPOUT, "m", 4.0, 2)]
 
 
 def test_rule_9_roots_that_collide_and_zero_are_redrawn() -> None:
@@ -178,7 +179,7 @@ def test_ids_that_look_the_same_and_ids_of_other_tasks_are_other_messages() -> N
 
 def test_a_settled_message_that_is_not_confirmed_is_answered_at_once() -> None:
     messages = pending()
-    messages.ack(emit(messages, "m").root, 0.0)
+    messages.ack_many([emit(messages, "m").root], 0.0)
     messages.mark_unconfirmed(SPOUT, "m", Outcome.ACKED)
     assert messages.emit(SPOUT, "m", "v", 0.0, 0.0) == AlreadySettled(Outcome.ACKED, SPOUT, "m")
     assert messages.locate("m") == [Standing(SPOUT, "m", Outcome.ACKED)]
@@ -306,12 +307,12 @@ def test_release_gives_every_open_message_back_unsettled() -> None:
     messages.fail(waiting.root, FAILURE, 0.0, 0.0)
     told = emit(messages, "told", spout_task=QUEUE)
     messages.fail(told.root, FAILURE, 0.0, 0.0)
-    assert messages.roots_in_flight() == messages.roots_in_flight(SPOUT) == [flying.root]
-    assert messages.release(SPOUT) == [
+    assert messages.roots_in_flight() == [flying.root]
+    assert messages.release() == [
         Released(SPOUT, "flying", 1, flying.root),
         Released(SPOUT, "waiting", 1, waiting.root),
+        Released(QUEUE, "told", 1, told.root),
     ]
-    assert messages.release() == [Released(QUEUE, "told", 1, told.root)]
     assert messages.size == 0
 
 
@@ -336,7 +337,7 @@ def test_waiting_messages_survive_a_restart_with_attempts_order_and_due_times() 
     before.fail(emit(before, b"5", spout_task=QUEUE, wall_s=990.0).root, FAILURE, 8.0, 1000.0)
     before.mark_unconfirmed(SPOUT, ("done", 1), Outcome.ACKED)
     emit(before, "in flight")
-    base = through_json(before.snapshot(encode, 8.0, 1000.0))
+    base = through_json(snapshot(before, encode, 8.0, 1000.0))
 
     after = pending()
     after.restore([base], decode, 500.0, 1001.0)
@@ -345,27 +346,27 @@ def test_waiting_messages_survive_a_restart_with_attempts_order_and_due_times() 
     assert [(one.message_id, one.attempt, one.value) for one in after.due(500.0, 9)] == [(2, 2, "v2"), (1, 2, "v1")]
     assert isinstance(after.emit(SPOUT, ("done", 1), "v", 0.0, 0.0), AlreadySettled)
     assert emit(after, b"5", spout_task=QUEUE).attempt == 2
-    assert after.ack(after.roots_in_flight(QUEUE)[0], 502.0) == Acked(QUEUE, b"5", 13.0, 2)
+    assert after.ack_many([after.roots_in_flight()[-1]], 502.0) == [Acked(QUEUE, b"5", 13.0, 2)]
 
 
 def test_deltas_name_only_what_changed() -> None:
     messages = pending(record_changes=True)
-    messages.ack(emit(messages, "acked").root, 0.0)
+    messages.ack_many([emit(messages, "acked").root], 0.0)
     roots = [emit(messages, number).root for number in (1, 2)]
     messages.fail(roots[0], FAILURE, 0.0, 0.0)
     messages.put_back(roots[1])
     messages.due(0.0, 1)  # 2 waited between two takes only: no news
     messages.note_logged(messages.roots_in_flight())
     messages.mark_unconfirmed(SPOUT, "acked", Outcome.ACKED)
-    first = messages.take_changes(encode, 0.0, 0.0)
+    first = take_changes(messages, encode, 0.0, 0.0)
     assert ([one.message_id for one in first.waiting], first.gone) == ([1], [])
     assert first.settled == [(SPOUT, "acked", Outcome.ACKED)]
     messages.due(1.0, 1)
     messages.note_logged(messages.roots_in_flight())
     messages.confirm(SPOUT, "acked")
-    second = messages.take_changes(encode, 0.0, 0.0)
+    second = take_changes(messages, encode, 0.0, 0.0)
     assert second == PendingChanges(gone=[(SPOUT, 1)], confirmed=[(SPOUT, "acked")])
-    assert messages.take_changes(encode, 0.0, 0.0) == PendingChanges()
+    assert take_changes(messages, encode, 0.0, 0.0) == PendingChanges()
 
 
 @pytest.mark.parametrize("as_base", [False, True])
@@ -374,14 +375,14 @@ def test_a_message_that_goes_out_again_waits_for_the_log_until_its_attempt_is_in
     task: int, *, as_base: bool
 ) -> None:
     messages = pending(record_changes=True)
-    write = messages.snapshot if as_base else messages.take_changes
+    write = snapshot if as_base else take_changes
     messages.fail(emit(messages, "m", spout_task=task).root, FAILURE, 0.0, 0.0)
-    logged = [messages.snapshot(encode, 0.0, 0.0)]
+    logged = [snapshot(messages, encode, 0.0, 0.0)]
     if task == SPOUT:
         messages.due(9.0, 1)
     else:
         emit(messages, "m", spout_task=task)
-    logged.append(write(encode, 9.0, 9.0))  # the process dies, and the attempt with it
+    logged.append(write(messages, encode, 9.0, 9.0))  # the process dies, and the attempt with it
 
     after = pending()
     after.restore(logged, decode, 0.0, 0.0)
@@ -390,7 +391,7 @@ def test_a_message_that_goes_out_again_waits_for_the_log_until_its_attempt_is_in
     assert (again.message_id, again.attempt) == ("m", 2)
 
     messages.note_logged(messages.roots_in_flight())
-    logged.append(write(encode, 9.0, 9.0))
+    logged.append(write(messages, encode, 9.0, 9.0))
     assert not fold(logged if not as_base else logged[-1:]).waiting
 
 
@@ -398,13 +399,13 @@ def test_an_attempt_that_was_out_is_adopted_under_its_old_root() -> None:
     before = pending()
     before.fail(emit(before, "m", wall_s=990.0).root, FAILURE, 0.0, 1000.0)
     after = pending()
-    after.restore([before.snapshot(encode, 0.0, 1000.0)], decode, 0.0, 1000.0)
+    after.restore([snapshot(before, encode, 0.0, 1000.0)], decode, 0.0, 1000.0)
     out = {"attempt": 2, "first_emitted_s": 990.0, "now_s": 0.0, "wall_s": 1000.0}
     after.adopt(77, SPOUT, "m", "v", **out)  # type: ignore[arg-type]  # mypy sees a dict of mixed numbers
     assert (after.next_due_s(), after.in_flight(SPOUT), after.open_count(SPOUT)) == (None, 1, 1)
     with pytest.raises(InternalError, match="adopted twice"):
         after.adopt(78, SPOUT, "m", "v", **out)  # type: ignore[arg-type]  # mypy sees a dict of mixed numbers
-    assert after.ack(77, 1.0) == Acked(SPOUT, "m", 11.0, 2)
+    assert after.ack_many([77], 1.0) == [Acked(SPOUT, "m", 11.0, 2)]
     assert after.size == 0
 
 
@@ -421,9 +422,9 @@ def test_a_log_of_another_topology_and_unrecorded_changes_are_refused() -> None:
     before.mark_unconfirmed(QUEUE, "m", Outcome.DEAD)
     after = Pending(POLICY, random.getrandbits, random.random)
     with pytest.raises(CheckpointError, match="spout task"):
-        after.restore([before.snapshot(encode, 0.0, 0.0)], decode, 0.0, 0.0)
+        after.restore([snapshot(before, encode, 0.0, 0.0)], decode, 0.0, 0.0)
     with pytest.raises(InternalError, match="recorded"):
-        after.take_changes(encode, 0.0, 0.0)
+        take_changes(after, encode, 0.0, 0.0)
 
 
 def test_a_task_is_registered_as_one_thing() -> None:
@@ -466,7 +467,7 @@ def test_a_value_is_released_when_its_message_is_settled(permanent: bool) -> Non
     if permanent:
         messages.fail(root, PERMANENT, 0.0, 0.0)
     else:
-        messages.ack(root, 0.0)
+        messages.ack_many([root], 0.0)
     assert watch() is None
 
 

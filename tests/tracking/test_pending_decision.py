@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.tracking.logging_pending import snapshot, take_changes
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_decision import Adoption, PendingDecider
@@ -36,7 +37,7 @@ def messages(seed: int) -> Pending:
     for root in chance.sample(made.roots_in_flight(), 15):
         made.fail(root, failure(chance), 30.0, 1030.0)
     if chance.random() < 0.5:
-        made.take_changes(encode, 30.0, 1030.0)
+        take_changes(made, encode, 30.0, 1030.0)
     made.due(31.0, chance.randrange(8))
     made.note_logged(made.roots_in_flight())
     if chance.random() < 0.5:
@@ -111,13 +112,13 @@ def test_what_was_decided_is_what_the_log_says_once_it_is_applied(seed: int) -> 
         assert directly.put_back(root, due_s)
     directly.mark_unconfirmed(2, 3, Outcome.DEAD)
 
-    assert changes == directly.take_changes(encode, 40.0, 1040.0)
-    expected = directly.snapshot(encode, 40.0, 1040.0)
+    assert changes == take_changes(directly, encode, 40.0, 1040.0)
+    expected = snapshot(directly, encode, 40.0, 1040.0)
     for task in SPOUTS:
-        for written in (base, pending.snapshot(encode, 40.0, 1040.0)):
+        for written in (base, snapshot(pending, encode, 40.0, 1040.0)):
             assert of_task(written, task) == of_task(expected, task)
     assert base.settled == expected.settled
-    assert not pending.take_changes(encode, 40.0, 1040.0).waiting
+    assert not take_changes(pending, encode, 40.0, 1040.0).waiting
 
 
 def test_an_attempt_that_goes_on_in_place_stays_in_flight_under_its_root() -> None:

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.tracking.logging_pending import snapshot, take_changes
 from tupletree.tracking.outcomes import Failure, FailureKind, Outcome
 from tupletree.tracking.pending import Pending
 from tupletree.tracking.pending_log import PendingChanges
@@ -63,7 +64,7 @@ class PendingMachine(RuleBasedStateMachine):
     def prepare(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.boot()
-        self.logged = [self.pending.snapshot(self.encode, 0.0, WALL_S)]
+        self.logged = [snapshot(self.pending, self.encode, 0.0, WALL_S)]
         for spout_task in (RUNTIME, SOURCE):
             self.emit_many(spout_task, [*IDS[:4], None])
 
@@ -193,13 +194,13 @@ class PendingMachine(RuleBasedStateMachine):
             self.settle(message.root, remember)
 
     def settle(self, root: int, remember: bool) -> None:
-        acked = self.pending.ack(root, self.clock_s)
+        acked = self.pending.ack_many([root], self.clock_s)
         message = next((one for one in self.flying() if one.root == root), None)
         if message is None:
-            assert acked is None, "an old root touches nothing"
+            assert not acked, "an old root touches nothing"
             return
         latency_s = self.now_s - message.first_s
-        assert acked == Acked(message.spout_task, message.message_id, latency_s, message.attempt)
+        assert acked == [Acked(message.spout_task, message.message_id, latency_s, message.attempt)]
         self.end(message, Outcome.ACKED, remember)
 
     def end(self, message: Message, outcome: Outcome, remember: bool) -> None:
@@ -270,8 +271,8 @@ class PendingMachine(RuleBasedStateMachine):
     @rule(base=st.booleans())
     def write_log(self, base: bool) -> None:
         self.pending.note_logged(self.pending.roots_in_flight())
-        take = self.pending.snapshot if base else self.pending.take_changes
-        changes = take(self.encode, self.clock_s, WALL_S + self.now_s)
+        take = snapshot if base else take_changes
+        changes = take(self.pending, self.encode, self.clock_s, WALL_S + self.now_s)
         changes = msgspec.json.decode(msgspec.json.encode(changes), type=PendingChanges)
         self.logged = [changes] if base else [*self.logged, changes]
 

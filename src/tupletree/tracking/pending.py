@@ -11,7 +11,7 @@ will try again at a due time. *Awaiting its source*: an attempt failed and the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from itertools import count, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -22,7 +22,7 @@ from tupletree.tracking.message_ids import id_from_plain, message_key
 from tupletree.tracking.message_table import AWAITING, Message, RetryQueue, SpoutMessages, died_of, standing_of
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_decision import PendingDecider, PendingDecision, Times, after_failure
-from tupletree.tracking.pending_log import ChangeLog, Decode, Encode, PendingChanges, fold, message_of
+from tupletree.tracking.pending_log import ChangeLog, Decode, PendingChanges, fold, message_of
 from tupletree.tracking.records import (
     Acked,
     AlreadySettled,
@@ -52,8 +52,8 @@ class Pending:
         policy: how often and when to try again.
         random_bits: draws root ids.
         random: uniform floats in [0, 1), for jitter.
-        record_changes: record what changes, for `take_changes`. Leave it off where `take_changes` is not called: the
-            record would grow for ever.
+        record_changes: record what changes, for `PendingDecider.changes`. Leave it off where no decision is applied:
+            the record would grow for ever.
     """
 
     def __init__(
@@ -177,8 +177,8 @@ class Pending:
     def note_logged(self, roots: Iterable[int]) -> None:
         """Note that these attempts, of messages that had waited, are in the caller's own log.
 
-        Until then `take_changes` and `snapshot` say that their messages wait still: an attempt that no log has is lost
-        with the process.
+        Until then `PendingDecider` writes down that their messages wait still: an attempt that no log has is lost with
+        the process.
         """
         for root in roots:
             message = self._in_flight.get(root)
@@ -229,13 +229,11 @@ class Pending:
 
     # --- verdicts ---------------------------------------------------------------------------------------------
 
-    def ack(self, root: int, now_s: float) -> Acked | None:
-        """The attempt's tree completed: the message is done. None if the root is not in flight."""
-        acked = self.ack_many((root,), now_s)
-        return acked[0] if acked else None
-
     def ack_many(self, roots: Collection[int], now_s: float) -> list[Acked]:
-        """Ack many at once, in order; roots that are not in flight are counted and left out."""
+        """The trees of these attempts completed: their messages are done, in order.
+
+        Roots that are not in flight are counted and left out.
+        """
         settle, tasks = self._in_flight.pop, self._tasks
         done = [message for root in roots if (message := settle(root, None)) is not None]
         if len(tasks) == 1:
@@ -345,10 +343,10 @@ class Pending:
         self._enqueue(message, now_s)
         return RetryAt(spout_task, message_id, 1, now_s, 0)
 
-    def release(self, spout_task: int | None = None) -> list[Released]:
+    def release(self) -> list[Released]:
         """Release every open message, unsettled, so that it can be failed to its source and reported by id."""
         released: list[Released] = []
-        for task in self._chosen(spout_task):
+        for task in self._tasks.values():
             for message in [*task.messages.values(), *task.awaiting.values()]:
                 if not message.waits:
                     del self._in_flight[message.root]
@@ -540,9 +538,9 @@ class Pending:
         """Roots of all attempts that are out, as they come and go."""
         return self._in_flight
 
-    def roots_in_flight(self, spout_task: int | None = None) -> list[int]:
-        """Roots of all attempts that are out, oldest first; of one task or of all."""
-        return [root for root, one in self._in_flight.items() if spout_task is None or one.spout_task == spout_task]
+    def roots_in_flight(self) -> list[int]:
+        """Roots of all attempts that are out, oldest first."""
+        return list(self._in_flight)
 
     def locate(self, message_id: MessageId) -> list[Standing]:
         """The status of a message, one entry per spout task that knows an id like this; empty: none does."""
@@ -563,25 +561,6 @@ class Pending:
         return held + len(self._queue) + len(self._log)
 
     # --- what survives a restart ------------------------------------------------------------------------------
-
-    def snapshot(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
-        """Write down all that waits and all that is unconfirmed; attempts that are out are in the caller's own log.
-
-        This is a new base: `take_changes` counts from here.
-        """
-        base = self._log.base(encode, now_s, wall_s)
-        self._log.clear()
-        return base
-
-    def take_changes(self, encode: Encode, now_s: float, wall_s: float) -> PendingChanges:
-        """Write down what changed since the last base or delta, in time proportional to that.
-
-        Raises:
-            InternalError: changes are not recorded.
-        """
-        changes = self._log.changes(encode, now_s, wall_s)
-        self._log.clear()
-        return changes
 
     def restore(self, logged: Iterable[PendingChanges], decode: Decode, now_s: float, wall_s: float) -> None:
         """Restore what a base and its deltas, oldest first, say. Call it once, after every task is registered.
@@ -651,6 +630,3 @@ class Pending:
     def _store_letter(self, message: Message, failure: Failure, wall_s: float) -> Died:
         self.counters.dead += 1
         return died_of(message, self._tasks[message.spout_task].name, failure, wall_s)
-
-    def _chosen(self, spout_task: int | None) -> Iterator[SpoutMessages]:
-        yield from self._tasks.values() if spout_task is None else (self._tasks[spout_task],)

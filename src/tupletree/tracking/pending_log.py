@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import copy
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -29,8 +28,6 @@ PlainId: TypeAlias = Any
 """A message id as `message_ids.plain_id` writes it."""
 
 After: TypeAlias = Mapping[tuple[int, Hashable], "Message | None"]
-
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 AT_ONCE = 0.0
 """The due time of a message that was deferred to the head of the queue."""
@@ -156,8 +153,8 @@ class ChangeLog:
         encode: Encode,
         now_s: float,
         wall_s: float,
-        after: After = NOTHING,
-        unconfirmed: Mapping[tuple[int, Hashable], Outcome] = NOTHING,
+        after: After,
+        unconfirmed: Mapping[tuple[int, Hashable], Outcome],
     ) -> PendingChanges:
         """Write down all that waits and all that is unconfirmed; see `changes` for the arguments."""
         messages = [
@@ -185,8 +182,8 @@ class ChangeLog:
         encode: Encode,
         now_s: float,
         wall_s: float,
-        after: After = NOTHING,
-        unconfirmed: Mapping[tuple[int, Hashable], Outcome] = NOTHING,
+        after: After,
+        unconfirmed: Mapping[tuple[int, Hashable], Outcome],
     ) -> PendingChanges:
         """Write down what changed; it goes on being counted as changed until `clear`.
 

@@ -123,9 +123,9 @@ class ProbedPending(Pending):
         self.probe.given_up(died)
         return died
 
-    def release(self, spout_task: int | None = None) -> list[Released]:
+    def release(self) -> list[Released]:
         """See `Pending`."""
-        released = super().release(spout_task)
+        released = super().release()
         self.probe.released(released)
         return released
 
