@@ -16,13 +16,11 @@ from tupletree.clock import Clock
 from tupletree.durable import missing, sync_directory
 from tupletree.runtimes.spark.driver.dropped import drop_stored, of_dropped_spouts, of_spouts, without_dropped
 from tupletree.runtimes.spark.driver.rescale import Rescaler
-from tupletree.runtimes.spark.driver.stored import entries_since_base, journal_gap
+from tupletree.runtimes.spark.driver.stored import entries_since_base, journal_gap, trees_after, waiting_after
 from tupletree.runtimes.spark.format.carryover import missing_files
 from tupletree.runtimes.spark.format.entries import (
     FailedAttempt,
-    OpenTree,
     SettleEntry,
-    WaitingFile,
     amendment_path,
     numbered,
     read_epoch,
@@ -183,22 +181,14 @@ def _fold(
     accounts.since_base = last.epoch - (entries[0].epoch if entries[0].base else -1), 0
     changes = []
     refused: list[FailedAttempt] = []
-    trees: dict[int, OpenTree] = {}
-    waiting: dict[str, WaitingFile] = {}
+    trees = trees_after(entries)
+    waiting = waiting_after(entries)
     for entry in entries:
         if entry.base is not None:
-            trees = {tree.root: tree for tree in entry.base.open}
-            waiting = {file.key: file for file in entry.base.waiting}
             refused = list(entry.base.refused)
             accounts.replays = set(entry.base.replays)
             changes.append(entry.base.pending)
             continue
-        for root in entry.closed:
-            trees.pop(root, None)
-        trees.update({tree.root: tree for tree in entry.opened})
-        for name in entry.released:
-            waiting.pop(name, None)
-        waiting.update({file.key: file for file in entry.waiting})
         refused += entry.refused
         accounts.replays.update(entry.replays)
         changes.append(entry.pending)

@@ -5,7 +5,7 @@ Reads files only, so that it can be asked before anything starts, and of a direc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tupletree.errors import CheckpointError
@@ -13,6 +13,7 @@ from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.spark.format.entries import (
     OpenTree,
     SettleEntry,
+    WaitingFile,
     numbered,
     read_epoch,
     read_epoch_header,
@@ -105,6 +106,32 @@ def entries_since_base(settles: Path, upgrades: Upgrades) -> list[SettleEntry]:
     return entries[::-1]
 
 
+def trees_after(entries: Iterable[SettleEntry]) -> dict[int, OpenTree]:
+    """The trees that are open after these settle entries, by root."""
+    trees: dict[int, OpenTree] = {}
+    for entry in entries:
+        if entry.base is not None:
+            trees = {tree.root: tree for tree in entry.base.open}
+            continue
+        for root in entry.closed:
+            trees.pop(root, None)
+        trees.update({tree.root: tree for tree in entry.opened})
+    return trees
+
+
+def waiting_after(entries: Iterable[SettleEntry]) -> dict[str, WaitingFile]:
+    """The candidates with rows that wait after these settle entries, by key."""
+    waiting: dict[str, WaitingFile] = {}
+    for entry in entries:
+        if entry.base is not None:
+            waiting = {file.key: file for file in entry.base.waiting}
+            continue
+        for key in entry.released:
+            waiting.pop(key, None)
+        waiting.update({file.key: file for file in entry.waiting})
+    return waiting
+
+
 def journal_gap(path: Path, missing: str, got: str) -> CheckpointError:
     """The error to raise for a file that the journal of this state directory should have."""
     return CheckpointError(
@@ -149,13 +176,7 @@ def _count_undelivered(path: Path, entries: list[SettleEntry], found: Contents) 
         for output in last.outputs:
             if not output.final:
                 found.of(output.sink).undelivered += output.rows
-    waiting = {}
-    for entry in entries:
-        if entry.base is not None:
-            waiting = {file.key: file for file in entry.base.waiting}
-        waiting = {key: file for key, file in waiting.items() if key not in set(entry.released)}
-        waiting.update({file.key: file for file in entry.waiting})
-    for file in waiting.values():
+    for file in waiting_after(entries).values():
         found.of(file.sink).undelivered += file.rows
 
 
@@ -168,14 +189,7 @@ def _open_messages(path: Path, entries: list[SettleEntry], settled: int, upgrade
             header, body = read_epoch(path / "epochs", epoch, upgrades)
             for one in unread_inputs(header, body[: header.messages_length]):
                 yield from (task for task, count in one.by_task.items() for _ in range(count))
-    trees: dict[int, OpenTree] = {}
-    for entry in entries:
-        if entry.base is not None:
-            trees = {tree.root: tree for tree in entry.base.open}
-            continue
-        for root in entry.closed:
-            trees.pop(root, None)
-        trees.update({tree.root: tree for tree in entry.opened})
+    trees = trees_after(entries)
     for epoch in sorted({tree.epoch for tree in trees.values()}):
         header, body = read_epoch(path / "epochs", epoch, upgrades)
         for one in unread_inputs(header, body[: header.messages_length]):

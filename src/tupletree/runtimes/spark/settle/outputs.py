@@ -7,7 +7,7 @@ the same; writes nothing to the journal, publishes nothing, and changes nothing 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class ChosenOutputs:
         released: `WaitingFile.key` of candidates of earlier epochs of which no row waits any more.
         freed: roots none of whose rows waits any more.
         dropped: files to remove after the commit.
+        changed: folders with new names, which are made to last before the commit.
     """
 
     rows: WaitingChanges
@@ -53,6 +54,7 @@ class ChosenOutputs:
     released: list[str] = field(default_factory=list)
     freed: set[int] = field(default_factory=set)
     dropped: list[Path] = field(default_factory=list)
+    changed: set[Path] = field(default_factory=set)
 
 
 @dataclass
@@ -60,8 +62,12 @@ class _Piece:
     """Rows of one candidate that are published now: all of them, or those whose flag in `keep` is true.
 
     `roots` are those of called sinks' rows; where all are published they may be left out, for the sidecar has them.
+    `own` distinguishes it from other files of its epoch.
     """
 
+    sink: str
+    task_index: int
+    own: str
     candidate: str
     rows: int
     roots: Sequence[Root]
@@ -94,30 +100,21 @@ class OutputChooser:
             epoch: its number.
         """
         chosen = ChosenOutputs(WaitingChanges(waiting))
-        changed: set[Path] = set()
+        decisions = chosen.rows.decide(verdicts.completed, verdicts.dead, verdicts.is_unfinished, chosen.freed)
+        pieces = [_released(decided, chosen, Path(self._sinks[decided.file.sink])) for decided in decisions]
+        pieces += [self._taken(output, verdicts, epoch, chosen) for output in reports]
         spooled: dict[tuple[str, int], list[_Piece]] = {}
-        for decided in chosen.rows.decide(verdicts.completed, verdicts.dead, verdicts.is_unfinished, chosen.freed):
-            file = decided.file
-            piece = _released(decided, chosen, Path(self._sinks[file.sink]))
+        prefix = f"{CANDIDATE_PREFIX}{self._run_id[:8]}-{version}-"
+        for piece in pieces:
             if piece is None:
                 continue
-            if self._is_called(file.sink):
-                spooled.setdefault((file.sink, file.task_index), []).append(piece)
+            if self._is_called(piece.sink):
+                spooled.setdefault((piece.sink, piece.task_index), []).append(piece)
             else:
-                own = f"{file.task_index:04d}-{file.epoch:08d}{part_text(file.part)}"
-                self._publish(file.sink, file.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
-        for output in reports:
-            piece = self._taken(output, verdicts, epoch, chosen, changed)
-            if piece is None:
-                continue
-            if self._is_called(output.sink):
-                spooled.setdefault((output.sink, output.task_index), []).append(piece)
-            else:
-                own = f"{output.task_index:04d}{part_text(output.part)}"
-                self._publish(output.sink, output.task_index, piece, f"{version}-{own}", epoch, own, chosen, changed)
-        for (name, task_index), pieces in spooled.items():
-            self._spool(name, task_index, pieces, version, chosen, changed)
-        for folder in sorted(changed):
+                self._publish(piece, f"{prefix}{piece.own}-kept", epoch, chosen)
+        for (name, task_index), of_task in spooled.items():
+            self._spool(name, task_index, of_task, f"{prefix}{task_index:04d}-kept", chosen)
+        for folder in sorted(chosen.changed):
             sync_directory(folder)
         return chosen
 
@@ -125,15 +122,15 @@ class OutputChooser:
         """The root of each row of a candidate."""
         return read_sidecar(Path(self._sinks[output.sink]) / output.sidecar)
 
-    def _taken(
-        self, output: OutputReport, verdicts: RootVerdicts, epoch: int, chosen: ChosenOutputs, changed: set[Path]
-    ) -> _Piece | None:
+    def _taken(self, output: OutputReport, verdicts: RootVerdicts, epoch: int, chosen: ChosenOutputs) -> _Piece | None:
         """Choose what is published now of a candidate of this epoch."""
         folder = Path(self._sinks[output.sink])
+        own = f"{output.task_index:04d}{part_text(output.part)}"
+        whole = _Piece(output.sink, output.task_index, own, output.candidate, output.rows, ())
         if not verdicts.withholds_rows:
             if not self._is_called(output.sink):
                 chosen.dropped.append(folder / output.sidecar)
-            return _Piece(output.candidate, output.rows, ())
+            return whole
         anchors = read_anchors(folder / output.sidecar)
         doubtful = verdicts.in_doubt(anchors)
         file = WaitingFile(
@@ -144,57 +141,39 @@ class OutputChooser:
             # It counts now, so it must survive a crash of the machine: its name, too, was another file's.
             layout = wire.pack_anchors(anchors)
             write_sidecar(folder / output.sidecar, layout, lasting=True, waits=folder / output.candidate)
-            changed.add(folder)
+            chosen.changed.add(folder)
         elif not self._is_called(output.sink):
             chosen.dropped.append(folder / output.sidecar)
         shown = verdicts.shown([root for _, root in doubtful])
         if all(shown):
-            return _Piece(output.candidate, output.rows, ())
+            return whole
         if not chosen.waiting or chosen.waiting[-1] is not file:
             chosen.dropped += [folder / output.candidate, folder / output.sidecar]
         keep = [True] * output.rows
         for (position, _), is_shown in zip(doubtful, shown, strict=True):
             keep[position] = is_shown
         roots = [*compress(rows_of(anchors), keep)] if self._is_called(output.sink) else ()
-        return _Piece(output.candidate, sum(keep), roots, keep) if any(keep) else None
+        return replace(whole, rows=sum(keep), roots=roots, keep=keep) if any(keep) else None
 
-    def _publish(
-        self,
-        sink: str,
-        task_index: int,
-        piece: _Piece,
-        name: str,
-        epoch: int,
-        own: str,
-        chosen: ChosenOutputs,
-        changed: set[Path],
-    ) -> None:
-        """Name a file of these rows; `own` distinguishes it from other files of its epoch."""
-        folder, body = Path(self._sinks[sink]), self._body(sink)
+    def _publish(self, piece: _Piece, kept: str, epoch: int, chosen: ChosenOutputs) -> None:
+        """Name a file of these rows; `kept` is the stem of a candidate that has only those that are published."""
+        folder, body = Path(self._sinks[piece.sink]), self._body(piece.sink)
         candidate = piece.candidate
         if piece.keep is not None:
-            candidate = f"{CANDIDATE_PREFIX}{self._run_id[:8]}-{name}-kept{body.suffix}"
+            candidate = kept + body.suffix
             body.filter_candidate(folder / piece.candidate, folder / candidate, piece.keep)
-            changed.add(folder)
-        final = final_name(self._run_id, epoch, own, body.suffix)
-        chosen.outputs.append(OutputFile(sink, candidate, final, piece.rows, task_index))
+            chosen.changed.add(folder)
+        final = final_name(self._run_id, epoch, piece.own, body.suffix)
+        chosen.outputs.append(OutputFile(piece.sink, candidate, final, piece.rows, piece.task_index))
 
-    def _spool(
-        self,
-        sink: str,
-        task_index: int,
-        pieces: list[_Piece],
-        version: str,
-        chosen: ChosenOutputs,
-        changed: set[Path],
-    ) -> None:
+    def _spool(self, sink: str, task_index: int, pieces: list[_Piece], kept: str, chosen: ChosenOutputs) -> None:
         """All rows of a task of a called sink as one candidate: an epoch calls it with one batch."""
         folder, spool = Path(self._sinks[sink]), self._body(sink)
         assert isinstance(spool, Spool)
         (first, *others) = pieces
         candidate = first.candidate
         if others or first.keep is not None:
-            candidate = f"{CANDIDATE_PREFIX}{self._run_id[:8]}-{version}-{task_index:04d}-kept{spool.suffix}"
+            candidate = kept + spool.suffix
             rows: list[Any] = []
             made: list[int] = []
             ids: list[tuple[MessageId, ...]] = []
@@ -214,7 +193,7 @@ class OutputChooser:
             spool.write_candidate(folder / candidate, rows, numbered, named)
             layout = wire.pack_layout(roots, range(1, len(roots) + 1))
             write_sidecar(sidecar_of(folder / candidate), layout, lasting=True)
-            changed.add(folder)
+            chosen.changed.add(folder)
         chosen.outputs.append(OutputFile(sink, candidate, "", sum(piece.rows for piece in pieces), task_index))
 
     def _is_called(self, sink: str) -> bool:
@@ -231,4 +210,6 @@ def _released(decided: Decided, chosen: ChosenOutputs, folder: Path) -> _Piece |
         chosen.released.append(file.key)
         chosen.dropped += [folder / file.candidate, folder / file.sidecar]
     rows = sum(decided.publish)
-    return _Piece(file.candidate, rows, decided.roots, decided.publish) if rows else None
+    own = f"{file.task_index:04d}-{file.epoch:08d}{part_text(file.part)}"
+    piece = _Piece(file.sink, file.task_index, own, file.candidate, rows, decided.roots, decided.publish)
+    return piece if rows else None
