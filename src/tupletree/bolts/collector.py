@@ -130,13 +130,11 @@ class CollectorCall:
         worked: Worked,
         outlet: Outlet | None,
     ) -> Iterator[Worked]:
-        """As `run`, but gives what finished calls emitted whenever it makes a part. One call is never cut."""
-        yield from self._parts(deliveries_of(frame), call, state, keys, worked, outlet)
+        """As `run`, but gives what finished calls emitted whenever it makes a part, if there is an outlet for it.
 
-    def resume(self, call: Callable[[Any], Any], state: StateCell | None, time_s: float, worked: Worked) -> None:
-        """Go on with what an outage left: the call that met it is made again."""
-        for _ in self.resume_parts(call, state, time_s, worked, None):
-            pass
+        One call is never cut.
+        """
+        yield from self._parts(deliveries_of(frame), call, state, keys, worked, outlet)
 
     def resume_parts(
         self,
@@ -146,7 +144,7 @@ class CollectorCall:
         worked: Worked,
         outlet: Outlet | None,
     ) -> Iterator[Worked]:
-        """As `resume`, in parts as `parts` gives them."""
+        """Go on with what an outage left, in parts as `parts` gives them: the call that met it is made again."""
         rest, keys = self._rest, self._rest_keys
         self._rest, self._rest_keys = [], None
         if state is not None and keys is not None:

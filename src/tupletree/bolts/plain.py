@@ -149,25 +149,15 @@ class BoltTask:
         What user code raises fails the roots of the tuple in hand, and the rest of a failed root is not worked.
         No exception of the user's code is raised here, of any class.
         """
-        worked = Worked()
-        frame, keys = self._begin(frame, worked)
-        if self._collector_call is not None:
-            self._collector_call.run(frame, self._call, self._state, keys, worked)
-        else:
-            self._run(frame, keys, worked)
+        (worked,) = self.parts(frame, None)
         return worked
 
     def resume(self) -> Worked:
         """As `work`, for what an outage left: the call that met it is made again, then those for the other tuples."""
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            return self.work(rest)
-        worked = Worked()
-        if self._collector_call is not None:
-            self._collector_call.resume(self._call, self._state, self._place.epoch_time_s, worked)
+        (worked,) = self.resume_parts(None)
         return worked
 
-    def resume_parts(self, outlet: Outlet) -> Iterator[Worked]:
+    def resume_parts(self, outlet: Outlet | None) -> Iterator[Worked]:
         """As `resume`, in chunks."""
         rest, self._rest = self._rest, None
         if rest is not None:
@@ -221,7 +211,7 @@ class BoltTask:
         self._rest = without(rest, worked.failures)
         return Frame(frame.task, frame.component, frame.stream, [], [*done], [], frame.id)
 
-    def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:
+    def parts(self, frame: Frame, outlet: Outlet | None) -> Iterator[Worked]:
         """As `work`, in chunks: the last of them says what is done and what failed.
 
         What a part holds is to be carried out before the next is asked for. It may hold tuples of a root that fails
@@ -229,13 +219,13 @@ class BoltTask:
 
         Args:
             frame: the frame.
-            outlet: takes what one call emits that is too much for a part.
+            outlet: takes what one call emits that is too much for a part; None: there is only the last.
         """
         worked = Worked()
         frame, keys = self._begin(frame, worked)
         if self._collector_call is not None:
             yield from self._collector_call.parts(frame, self._call, self._state, keys, worked, outlet)
-        elif self._spec.returns == "many":
+        elif outlet is not None and self._spec.returns == "many":
             yield from self._run_in_parts(apart(frame), keys, worked, outlet)
         else:
             self._run(frame, keys, worked)

@@ -130,21 +130,16 @@ class AsyncBoltTask(BoltTask):
                 logger.warning("%s: calls have not ended after they were cancelled: %s", self._name, stuck)
             loop.close()
 
-    def work(self, frame: Frame) -> Worked:
+    def parts(self, frame: Frame, outlet: Outlet | None) -> Iterator[Worked]:
+        """See `BoltTask.parts`; what was called ahead is in memory as a whole."""
         if not self._side_by_side:
-            return super().work(frame)
+            yield from super().parts(frame, outlet)
+            return
         self._await(self._call_ahead(frame))
         try:
-            return super().work(frame)
+            yield from super().parts(frame, None)
         finally:
             self._ahead.clear()  # not every tuple of a failed root is used
-
-    def parts(self, frame: Frame, outlet: Outlet) -> Iterator[Worked]:
-        """See `BoltTask.parts`; what was called ahead is in memory as a whole."""
-        if self._side_by_side:
-            yield self.work(frame)
-        else:
-            yield from super().parts(frame, outlet)
 
     async def _call_ahead(self, frame: Frame) -> None:
         """Call for each tuple, `concurrency` of them at a time, except for tuples of roots that have failed by then.
