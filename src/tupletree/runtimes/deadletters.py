@@ -12,7 +12,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -58,6 +58,9 @@ class Dropped(msgspec.Struct, forbid_unknown_fields=True):
     letters: list[str]
     reason: str
     time_s: float
+
+
+_R = TypeVar("_R", Request, Dropped)
 
 
 def write_letters(directory: Path, epoch: int, letters: Sequence[DeadLetter]) -> None:
@@ -111,6 +114,13 @@ def newest_failures(
                 missing.remove(message)
                 found[message] = letter.failure
     return found
+
+
+def existing(state_dir: Path) -> Path:
+    """A state directory as it is given. Raises ConfigError if there is no run in this folder."""
+    if not (state_dir / "tupletree.json").exists():
+        raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
+    return state_dir
 
 
 def is_local_run(state_dir: Path) -> bool:
@@ -212,7 +222,7 @@ def read(state_dir: Path) -> list[DeadLetter]:
     Raises:
         ConfigError: there is no run.
     """
-    return list(letters_of(_existing(state_dir)).values())
+    return list(letters_of(existing(state_dir)).values())
 
 
 def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
@@ -229,7 +239,7 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
         ConfigError: a selector names no dead letter (all such at once), there is none at all, or the run was a local
             one that is not durable.
     """
-    letters = letters_of(_existing(state_dir))
+    letters = letters_of(existing(state_dir))
     if is_local_run(state_dir) and not is_durable_run(state_dir):
         raise ConfigError(
             "a local run that is not durable replays no dead letters",
@@ -272,7 +282,7 @@ def drop_letters(
     Raises:
         ConfigError: a selector names no dead letter (all such at once), or there is none at all.
     """
-    letters = letters_of(_existing(state_dir))
+    letters = letters_of(existing(state_dir))
     chosen = list(letters) if selectors is None else _select(letters, selectors, "dropped")
     if not chosen:
         raise ConfigError("there are no dead letters to drop", where=str(state_dir))
@@ -348,34 +358,22 @@ def spellings_of(selector: str) -> list[str]:
 
 def inbox_of(state_dir: Path) -> RequestFolder[Request]:
     """Where other processes leave requests to replay letters."""
-    return RequestFolder(
-        state_dir / "inbox",
-        Request,
-        MAX_REQUEST_BYTES,
-        next_step="ask again with `tupletree dead replay`, and remove it",
-        fault_of=_fault_of,
-    )
+    return _folder(state_dir / "inbox", Request, "ask again with `tupletree dead replay`, and remove it")
 
 
 def _replayed(state_dir: Path) -> RequestFolder[Request]:
     """Requests that were executed; only the process of a run writes there."""
-    return RequestFolder(
-        state_dir / "dead" / "replayed",
-        Request,
-        MAX_REQUEST_BYTES,
-        next_step="restore the file from a backup, or remove it: then its letters are dead again",
-        fault_of=_fault_of,
-    )
+    next_step = "restore the file from a backup, or remove it: then its letters are dead again"
+    return _folder(state_dir / "dead" / "replayed", Request, next_step)
 
 
 def _dropped(state_dir: Path) -> RequestFolder[Dropped]:
-    return RequestFolder(
-        state_dir / "dead" / "dropped",
-        Dropped,
-        MAX_REQUEST_BYTES,
-        next_step="restore the file from a backup, or remove it: then its letters are there again",
-        fault_of=_fault_of,
-    )
+    next_step = "restore the file from a backup, or remove it: then its letters are there again"
+    return _folder(state_dir / "dead" / "dropped", Dropped, next_step)
+
+
+def _folder(path: Path, shape: type[_R], next_step: str) -> RequestFolder[_R]:
+    return RequestFolder(path, shape, MAX_REQUEST_BYTES, next_step=next_step, fault_of=_fault_of)
 
 
 def _fault_of(name: str, request: Request | Dropped) -> str:
@@ -396,13 +394,3 @@ def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> Non
     private_folder(private_folder(state_dir / "dead") / "replayed")
     write_once(target, msgspec.json.encode(Request(request_id, list(letters))))
     inbox_of(state_dir).remove(request_id)
-
-
-def _existing(state_dir: Path) -> Path:
-    if not (state_dir / "tupletree.json").exists():
-        raise ConfigError(
-            "this is not a state directory",
-            where=str(state_dir),
-            expected="the --state-dir of a run",
-        )
-    return state_dir

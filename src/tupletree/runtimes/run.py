@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tupletree.config import Options
 from tupletree.errors import ConfigError, RuntimeUnavailableError, TopologyError
 from tupletree.runtimes.api import Redact, RunHandle, RunRequest
-from tupletree.runtimes.deadletters import dropped_facts, is_durable_run, is_local_run, spellings_of
+from tupletree.runtimes.deadletters import dropped_facts, existing, is_durable_run, is_local_run, spellings_of
 from tupletree.runtimes.inspect import ComponentState
 from tupletree.runtimes.state_file import ImportRow
 from tupletree.topology.changes.upgrades import UpgradePlan, Words
@@ -194,9 +194,8 @@ def why(state_dir: Path, message: str) -> list[Fact]:
     Raises:
         ConfigError: this is no state directory.
     """
-    _check_state_dir(state_dir)
     now: list[Fact] = []
-    if is_local_run(state_dir):
+    if is_local_run(existing(state_dir)):
         from tupletree.runtimes.control import where
         from tupletree.runtimes.local.history import stored_facts as facts_in
 
@@ -217,11 +216,6 @@ def why(state_dir: Path, message: str) -> list[Fact]:
         found[-1] = replace(found[-1], note="; ".join(holds_of(state_dir, found[-1].root)))
     dropped = [fact for fact in dropped_facts(state_dir) if fact.is_about(spellings)]
     return [*found, *dropped, *now]
-
-
-def _check_state_dir(state_dir: Path) -> None:
-    if not (state_dir / "tupletree.json").exists():
-        raise ConfigError("this is not a state directory", where=str(state_dir), expected="the --state-dir of a run")
 
 
 def _no_state(state_dir: Path, action: str) -> ConfigError:
@@ -246,8 +240,7 @@ def stored_state(state_dir: Path) -> tuple[int, list[ComponentState]]:
         ConfigError: this is no state directory, or that of a local run.
         CheckpointError: a file is missing or damaged.
     """
-    _check_state_dir(state_dir)
-    if is_local_run(state_dir):
+    if is_local_run(existing(state_dir)):
         raise _no_state(state_dir, "shown or exported")
     from tupletree.runtimes.spark.driver.history import committed_state
 

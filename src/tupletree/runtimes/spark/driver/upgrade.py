@@ -8,14 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tupletree.config import Options
-from tupletree.errors import ConfigError, Finding
+from tupletree.errors import Finding
 from tupletree.routing.plan import Plan
+from tupletree.runtimes.deadletters import existing
 from tupletree.runtimes.spark.driver.rescale import bound_to_tasks
 from tupletree.runtimes.spark.driver.stored import contents_of
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint
 from tupletree.runtimes.spark.format.statedir import stored_fingerprint
 from tupletree.runtimes.spark.format.upgrades import Upgrades
-from tupletree.runtimes.statefolder import IDENTITY
 from tupletree.topology.changes.fingerprint import Fingerprint
 from tupletree.topology.changes.upgrades import UpgradePlan, Words, plan_upgrade
 from tupletree.topology.model import TopologySpec
@@ -61,7 +61,5 @@ def preview_upgrade(path: Path, spec: TopologySpec, options: Options, words: Wor
         ConfigError: there is no run in this folder.
         CheckpointError: it is that of another topology or runtime, or it is damaged.
     """
-    if not (path / IDENTITY).exists():
-        raise ConfigError("this is not a state directory", where=str(path), expected="the --state-dir of a run")
-    stored, upgrades = stored_fingerprint(path, spec.name)
+    stored, upgrades = stored_fingerprint(existing(path), spec.name)
     return decide_upgrade(path, stored, lasting_fingerprint(spec), upgrades, words, Plan.of(spec, options, 1))
