@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tupletree.cli.doctor import examine
+from tupletree.cli.main import main
 from tupletree.runtimes import java
 
 WriteTarget = Callable[[str], Path]
@@ -255,3 +256,15 @@ def test_check_and_graph_show_the_limit_of_a_spout(run: Run, write_target: Write
     assert "spout words: at most 7 messages of each task open\n" in run("check", target).out
     assert json.loads(run("check", target, "--json").out)["pending"] == {"words": 7}
     assert "spout words ×1 with at most 7 open" in run("graph", target, "--format", "text").out
+
+
+@pytest.mark.parametrize("line", ["status", "dead list", "why 1", "routes list", "new x", "run a.py", "check a.py"])
+def test_a_current_folder_that_is_gone_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "a.py").write_text("topology = None\n")
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(line.replace("a.py", str(tmp_path / "a.py")).split()) == 2
+    assert "current folder is not there any more" in capsys.readouterr().err

@@ -23,6 +23,7 @@ from tupletree.sinks import foreach, jsonl, sql
 from tupletree.sinks.reader import read_rows
 from tupletree.sources import items
 from tupletree.testing.conformance.messages import numbered
+from tupletree.testing.in_process import InProcessPlanRunner
 from tupletree.topology.components import SinkBatch
 
 
@@ -237,6 +238,13 @@ def test_a_database_that_is_stopped_and_started_again_loses_and_doubles_no_row_o
             RuntimeError("Traceback:\nOSError: [Errno 24] Too many open files: '/state/marks/1'\n"),
             "OSError: [Errno 24] Too many open files: '/state/marks/1'",
         ),
+        (
+            RuntimeError(
+                "Lost task 0.7 (localhost executor driver): java.io.IOException: No space left on device\n\tat"
+            ),
+            "java.io.IOException: No space left on device",
+        ),
+        (RuntimeError("java.io.IOException: Connection reset by peer\n"), None),
         (RuntimeError("Traceback:\nValueError: OSError: [Errno 28] is what it said\n"), None),
         (ValueError("no"), None),
         (OSError(2, "No such file"), None),
@@ -272,4 +280,27 @@ def test_an_outage_is_over_when_an_epoch_has_run_without_it(tmp_path: Path) -> N
     assert [one.component for one in handle.progress().outages] == ["works"]
     MAY_END.set()
     assert handle.wait(HANG_S).acked == 1
+    assert handle.progress().outages == ()
+
+
+@pytest.mark.parametrize("where", ["warm up", "epoch"])
+def test_a_full_disk_of_the_jvm_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    refused: list[int] = []
+    run = InProcessPlanRunner.run
+
+    def run_or_refuse(runner: InProcessPlanRunner, slices: Any, control: Any) -> Any:
+        if len(refused) < 4 and (control.epoch < 0) == (where == "warm up"):
+            refused.append(control.epoch)
+            raise RuntimeError(
+                "Lost task 0.7 (localhost executor driver): java.io.IOException: No space left on device\n"
+            )
+        return run(runner, slices, control)
+
+    monkeypatch.setattr(InProcessPlanRunner, "run", run_or_refuse)
+    t = Topology("full")
+    t.sink("out", foreach(lambda _: None)).shuffle(t.spout("numbers", items([N(1, ""), N(2, "")])))
+    handle = begin_in_process(t, tmp_path / "state", max_restarts=0, max_attempts=1)
+    summary = handle.wait(HANG_S)
+    assert (summary.acked, summary.failed, len(refused)) == (2, 0, 4)
+    assert handle.progress().outage_counts == {"Spark's local disk": 1}
     assert handle.progress().outages == ()

@@ -9,6 +9,7 @@ import io
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,7 +30,7 @@ from tupletree.cli import (
 )
 from tupletree.cli.runs import control, status, watch
 from tupletree.cli.summary import discard_output, open_standard_streams
-from tupletree.errors import TupletreeError
+from tupletree.errors import ConfigError, TupletreeError
 from tupletree.escaping import escape_block
 
 app = typer.Typer(
@@ -118,10 +119,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()
         return 1
     except Exception as error:  # noqa: BLE001 - the edge: whatever is left is shown as one block too
+        if isinstance(error, FileNotFoundError) and not _has_folder():
+            _print_error(_NO_FOLDER, debug=debug)
+            return ConfigError.exit_code
         hint = "" if debug else "\n  next: run it again with --debug to see where"
         _print_error(escape_block(f"unexpected {type(error).__name__}: {error}") + hint, debug=debug)
         return 1
     return 0
+
+
+_NO_FOLDER = """the current folder is not there any more, and relative paths lead nowhere
+  expected: a folder that exists
+  next: cd to one, as to the new one of the same name: cd "$PWD\""""
+
+
+def _has_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _print_error(text: str, *, debug: bool) -> None:

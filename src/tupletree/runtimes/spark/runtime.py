@@ -24,7 +24,7 @@ from tupletree.runtimes.spark.incarnation import Incarnation, RunSettings, Surro
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.outages import RESTART, STATE_DIRECTORY, outage_in
+from tupletree.runtimes.spark.settle.outages import OF_NO_COMPONENT, RESTART, outage_in, place_of
 from tupletree.runtimes.spark.settle.plan_runner import Backend, SparkBackend
 from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, is_session_lost, reason
 from tupletree.tracking.work_done import WorkTotals
@@ -218,12 +218,16 @@ class SparkRun(BaseRun):
                 self._state = "restarting"
                 # What an epoch met is over when one has ended; what kept the run from its loop when it is there.
                 self._awaits_epoch = self._awaits_epoch or self._is_looping
-                return self._stop_asked.wait(self._outages.met(STATE_DIRECTORY, outage, RESTART))
+                return self._stop_asked.wait(self._outages.met(place_of(outage), outage, RESTART))
             return self._await_restart(fault)
         finally:
             self._loop = None
             self._backend.close()
         return True
+
+    def _end_restart_outages(self) -> None:
+        for name in OF_NO_COMPONENT:
+            self._outages.over(name, RESTART)
 
     def _await_restart(self, fault: TupletreeError) -> bool:
         """Wait before a restart; True if a stop was requested meanwhile, which is final."""
@@ -249,7 +253,7 @@ class SparkRun(BaseRun):
 
         def told(record: EpochRecord, outcomes: EpochOutcomes) -> None:
             self._awaits_epoch = False
-            self._outages.over(STATE_DIRECTORY, RESTART)
+            self._end_restart_outages()
             totals = incarnation.parts.accounts.totals
             self._dead_guard.look(totals.acked, totals.dead)
             self._code.look(self._clock.monotonic())
@@ -267,7 +271,7 @@ class SparkRun(BaseRun):
             self._state = "processing"
             self._was_up = self._is_looping = True
             if not self._awaits_epoch:
-                self._outages.over(STATE_DIRECTORY, RESTART)
+                self._end_restart_outages()
             self._policy.started(self._clock.monotonic())
             if self._stop_at_s is not None:  # requested before there was a loop
                 loop.stop(self._stop_at_s, flush=self._flushes)

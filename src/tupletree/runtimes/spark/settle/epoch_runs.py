@@ -23,7 +23,7 @@ from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, sli
 from tupletree.runtimes.spark.settle.call_counts import CallCounts
 from tupletree.runtimes.spark.settle.epoch_order import EpochOrder
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.outages import READING, STATE_DIRECTORY, outage_in
+from tupletree.runtimes.spark.settle.outages import OF_NO_COMPONENT, READING, RESTART, SPARK_DISK, outage_in, place_of
 from tupletree.runtimes.spark.settle.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
@@ -105,6 +105,7 @@ class EpochRuns:
             markers_directory=str(self._directory.marks),
         )
         self._runner.run(empty_slices(self._plan), control)
+        self._outages.over(SPARK_DISK, RESTART)  # where no message comes, no epoch shows that
 
     def run(self, record: EpochRecord) -> CountedRun:
         """Run an epoch until a run counts. Raises what makes the run fail."""
@@ -197,7 +198,7 @@ class EpochRuns:
                 outage = outage_in(error)
                 if outage is not None and not self._is_closing.is_set():
                     # No message is the cause: usually a sink's folder that cannot be written now.
-                    self._is_closing.wait(self._outages.met(self._place_in(str(error)), outage))
+                    self._is_closing.wait(self._outages.met(self._place_in(str(error), outage), outage))
                     settlement.broken += 1
                     continue
                 marks, generation = self._directory.marks, self._directory.generation
@@ -211,13 +212,13 @@ class EpochRuns:
                 )
                 settlement.broken += 1
             else:
-                for name in (*self._sinks, STATE_DIRECTORY):
+                for name in (*self._sinks, *OF_NO_COMPONENT):
                     self._outages.over(name)
                 return rows
 
-    def _place_in(self, text: str) -> str:
-        """The sink whose folder an error names."""
-        return next((sink for sink, folder in self._sinks.items() if folder in text), STATE_DIRECTORY)
+    def _place_in(self, text: str, outage: str) -> str:
+        """The sink whose folder an error names, or what else it is about."""
+        return next((sink for sink, folder in self._sinks.items() if folder in text), place_of(outage))
 
     def _execute(self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]) -> list[Report]:
         accounts, header = self._accounts, record.header

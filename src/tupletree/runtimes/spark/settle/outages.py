@@ -22,6 +22,11 @@ logger = logging.getLogger("tupletree.spark")
 STATE_DIRECTORY = "state directory"
 """The name for an outage that belongs to no component."""
 
+SPARK_DISK = "Spark's local disk"
+"""The name for one of the disk where Spark's JVM keeps what it exchanges (`spark.local.dir`, TMPDIR)."""
+
+OF_NO_COMPONENT = (STATE_DIRECTORY, SPARK_DISK)
+
 READING = "reading"
 """What workers do for a spout, beside what it is asked in the driver."""
 
@@ -41,6 +46,9 @@ _IN_WORKER = re.compile(
     re.MULTILINE,
 )
 """The line of a worker's traceback about an outage: it crosses the process boundary as text only."""
+
+_IN_JVM = re.compile(r"java\.io\.IOException: (?:No space left on device|Disk quota exceeded|Read-only file system)")
+"""The same of the JVM, within a line."""
 
 
 class Outages:
@@ -115,4 +123,12 @@ def outage_in(error: BaseException) -> str | None:
             return error_text(step)
         step = step.__cause__
     found = _IN_WORKER.findall(str(error))
-    return str(found[-1]).removeprefix("tupletree.errors.") if found else None
+    if found:
+        return str(found[-1]).removeprefix("tupletree.errors.")
+    of_jvm = _IN_JVM.search(str(error))
+    return of_jvm.group() if of_jvm else None
+
+
+def place_of(outage: str) -> str:
+    """Which of `OF_NO_COMPONENT` what `outage_in` has found is about."""
+    return SPARK_DISK if _IN_JVM.match(outage) else STATE_DIRECTORY
