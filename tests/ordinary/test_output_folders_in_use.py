@@ -21,7 +21,7 @@ import pytest
 from tests.local.running import HANG_S
 from tupletree import AsyncSpout, Emit, Topology
 from tupletree.config import Options
-from tupletree.errors import ConfigError, ConnectorError
+from tupletree.errors import CheckpointError, ConfigError, ConnectorError
 from tupletree.runtimes.api import RunRequest
 from tupletree.runtimes.local.runtime import start as start_locally
 from tupletree.sinks import jsonl
@@ -197,11 +197,18 @@ def test_a_copy_of_the_state_directory_of_a_run_that_goes_on_is_refused(
     first = start("first")
     shutil.copytree(tmp_path / "first", tmp_path / "copy", copy_function=copy_what_is_there)
     for append in (False, True):
-        with pytest.raises(ConfigError, match="this run goes on from another state directory") as caught:
+        with pytest.raises(CheckpointError, match="a copy of the state directory of a run that goes on") as caught:
             start("copy", append=append)
         who = f"process {os.getpid()} on {os.uname().nodename}"
-        for said in (who, "first", "copy", "sink out", "stop that process"):
+        for said in (who, "first", "copy", "stop that process"):
             assert said in str(caught.value)
+        for lock in (tmp_path / "copy").glob("lock"):
+            lock.unlink()  # as where it was copied to another host, or the first one was moved then
+        with pytest.raises(ConfigError, match="this run goes on from another state directory") as other:
+            start("copy", append=append)
+        for said in (who, "first", "copy", "sink out", "stop that process"):
+            assert said in str(other.value)
+        shutil.copy(tmp_path / "first" / "lock", tmp_path / "copy" / "lock")
     end(first)
     end(start("copy"))
 

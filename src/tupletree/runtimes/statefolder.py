@@ -28,6 +28,8 @@ IDENTITY = "tupletree.json"
 
 _FILE_SYSTEMS_OWN = {"lost+found"}
 _NAMES_SHOWN = 5
+MOST_OF_LOCK = 8_192
+"""Bytes that are read of a lock: who has it, and where; longer than any path."""
 
 
 class StateFolder:
@@ -152,6 +154,9 @@ def unusable(path: Path, error: OSError) -> CheckpointError:
 def take_lock(path: Path) -> int:
     """Take the lock that one process at a time has of a state directory; returns its descriptor.
 
+    It is refused, too, where this is a copy of the directory of a run that goes on: both would act for one run. The
+    lock says where it was taken last, and a copy has it.
+
     Raises CheckpointError, OSError.
     """
     handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -175,16 +180,51 @@ def _lock(handle: int, path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = os.read(handle, 200).decode("utf-8", "replace").strip()
         raise CheckpointError(
             "another run is using this state directory",
             where=str(path),
-            got=holder or "an unknown process",
+            got=_holder(handle),
             next_step="wait for it to end or stop it; for a second run use another --state-dir",
         ) from error
+    _refuse_copy(handle, path)
     os.ftruncate(handle, 0)
     started = time.strftime("%Y-%m-%d %H:%M:%S")
-    os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
+    who = f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode()
+    os.pwrite(handle, who + os.fsencode(path) + b"\n", 0)
+
+
+def _holder(handle: int) -> str:
+    return _lines(handle)[0].decode("utf-8", "replace").strip() or "an unknown process"
+
+
+def _lines(handle: int) -> list[bytes]:
+    return os.pread(handle, MOST_OF_LOCK, 0).split(b"\n")
+
+
+def _refuse_copy(handle: int, path: Path) -> None:
+    """Raise CheckpointError if the directory that this one was copied from is in use."""
+    before = _lines(handle)[1:2]
+    if not before or not before[0]:
+        return
+    other = Path(os.fsdecode(before[0]))
+    try:
+        if other.samefile(path) or read_file(other / IDENTITY) != read_file(path / IDENTITY):
+            return
+        theirs = os.open(other / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return  # it is not there any more: this one goes on in its place
+    try:
+        fcntl.flock(theirs, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CheckpointError(
+            "this is a copy of the state directory of a run that goes on",
+            where=str(path),
+            got=f"{other}, in use by {_holder(theirs)}",
+            next_step="stop that process first if this copy is to go on in its place; for another run, name a new "
+            "--state-dir",
+        ) from None
+    finally:
+        os.close(theirs)
 
 
 def _refuse_filled(path: Path) -> None:
