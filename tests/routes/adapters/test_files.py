@@ -85,7 +85,7 @@ def test_a_full_disk_is_an_outage_and_leaves_the_old_content(tmp_path: Path, mon
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(durable, "_write_synced", full)
+    monkeypatch.setattr(durable, "_write", full)
     with pytest.raises(ConnectorError, match="No space left"):
         write(tmp_path, "a.txt", "new")
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
