@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from tupletree.clock import Clock
 from tupletree.durable import identity_of
 from tupletree.errors import ConnectorError, Finding, SourceChangedError
 from tupletree.sources.file_table import FileRecord, FileTable, Reconciled
-from tupletree.sources.files import FileList, Found, Listing, compression_of, is_absent
+from tupletree.sources.files import FileList, Found, compression_of, is_absent
 from tupletree.sources.line_reader import DamagedFileError, LineReader, LongLineError, ReplacedFileError
 from tupletree.sources.text_pieces import Taken, loss_of
 
@@ -269,7 +269,13 @@ class FileQueue:
         before = {id(source.record): source for source in self._sources}
         held = {key for key, source in before.items() if source.reader is not None}
         out = self.table.reconcile(listing.files, lambda record: id(record) in held)
-        self._check(out, listing)
+        unread = {one.name: one.unread for one in out.missed if one.unread and id(one) not in held}
+        known = {record.name for record in self.table.records}
+        listing.check(known, unread, follow=self._reading.follow, is_looked=self._is_looked)
+        if out.replaced and self._reading.changed == "refuse":
+            raise SourceChangedError(
+                "files are not those that were begun", findings=[_difference(*one) for one in out.replaced]
+            )
         kept: list[_Source] = []
         for record in out.missed:
             source = before.get(id(record))
@@ -325,28 +331,6 @@ class FileQueue:
         return any(
             record is source.record and found.identity == source.reader.identity for record, found in out.replaced
         )
-
-    def _check(self, out: Reconciled, listing: Listing) -> None:
-        """Raise the reason why the source cannot go on."""
-        held = {id(source.record) for source in self._sources if source.reader is not None}
-        missed = {record.name: record for record in out.missed if id(record) not in held}
-        known = {record.name for record in self.table.records}
-        findings = [*listing.faults.values()]
-        for name, finding in listing.missing.items():
-            record = missed.get(name)
-            if record is not None and record.unread and not self._reading.follow:
-                step = "bring it back; to go on without it, leave it out of the paths"
-                findings.append(replace(finding, got=f"{record.unread} of it are unread", next_step=step))
-            elif name not in known and not (self._reading.follow and self._is_looked):
-                findings.append(finding)
-        if not known and not self._reading.follow:
-            findings += listing.unmatched.values()
-        if findings:
-            raise ConnectorError("cannot read the files", findings=findings)
-        if out.replaced and self._reading.changed == "refuse":
-            raise SourceChangedError(
-                "files are not those that were begun", findings=[_difference(*one) for one in out.replaced]
-            )
 
     def _note_missed(self, missed: Sequence[FileRecord], out: Reconciled) -> None:
         """Queue reports of what is lost, and note the others as removed."""

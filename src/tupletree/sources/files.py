@@ -10,8 +10,8 @@ import glob
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from tupletree.errors import ConfigError, ConnectorError, Finding
@@ -154,6 +154,30 @@ class Listing:
     missing: dict[str, Finding] = field(default_factory=dict)
     faults: dict[str, Finding] = field(default_factory=dict)
     unmatched: dict[str, Finding] = field(default_factory=dict)
+
+    def check(self, known: Collection[str], unread: Mapping[str, str], *, follow: bool, is_looked: bool) -> None:
+        """Judge whether a source can go on.
+
+        Args:
+            known: names of files that it has begun or read.
+            unread: name of one that is gone → what of it was not read, in words.
+            follow: it waits for files.
+            is_looked: it has looked before.
+
+        Raises:
+            ConnectorError: it cannot; every reason.
+        """
+        findings = [*self.faults.values()]
+        for name, finding in self.missing.items():
+            if name in unread and not follow:
+                step = "bring it back; to go on without it, leave it out of the paths"
+                findings.append(replace(finding, got=f"{unread[name]} of it are unread", next_step=step))
+            elif name not in known and not (follow and is_looked):
+                findings.append(finding)
+        if not known and not follow:
+            findings += self.unmatched.values()
+        if findings:
+            raise ConnectorError("cannot read the files", findings=findings)
 
 
 def pattern_folder(pattern: str) -> str:

@@ -12,7 +12,7 @@ import glob
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -232,7 +232,9 @@ class ParquetFiles:
             if not record.is_over:
                 sources.append(_Source(record, found))
         gone = [record for record in self._records.records if id(record) not in taken]
-        self._check(listing, gone)
+        names = {record.name for record in self._records.records}
+        unread = {one.name: counted(one.rows - one.row, "row") for one in gone if not one.is_over}
+        listing.check(names, unread, follow=self._follow, is_looked=self._is_looked)
         for record in gone:
             if not record.is_over:
                 what = "cannot be found among the files to read" if is_absent(record.path) else "was written again"
@@ -250,24 +252,6 @@ class ParquetFiles:
         if now != (record.path, record.device, record.inode, record.size, record.mtime_ns):
             record.path, record.device, record.inode, record.size, record.mtime_ns = now
             self._records.changed(record)
-
-    def _check(self, listing: Listing, gone: Sequence[FileRecord]) -> None:
-        """Raise why the source cannot go on now."""
-        names = {record.name for record in self._records.records}
-        unread = {record.name: record for record in gone if not record.is_over}
-        findings = [*listing.faults.values()]
-        for name, finding in listing.missing.items():
-            record = unread.get(name)
-            if record is not None and not self._follow:
-                left = f"{counted(record.rows - record.row, 'row')} of it are unread"
-                step = "bring it back; to go on without it, leave it out of the paths"
-                findings.append(replace(finding, got=left, next_step=step))
-            elif name not in names and not (self._follow and self._is_looked):
-                findings.append(finding)
-        if not names and not self._follow:
-            findings += listing.unmatched.values()
-        if findings:
-            raise ConnectorError("cannot read the files", findings=findings)
 
 
 class _Known:

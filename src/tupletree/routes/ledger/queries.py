@@ -77,20 +77,14 @@ _DOCUMENT = st.Statement(
     .join_from(executions, documents, _e.document == documents.c.number)
     .where(_e.id == st.param("id_"))
 )
-_COUNTS = st.Statement(
+_COUNTED = (
     sa.select(_c.route, *[sa.func.sum(_c[name]) for name in COUNTED])
     .join_from(executions, counts, _e.number == _c.execution)
-    .where(_e.id == st.param("id_"))
     .group_by(_c.route)
     .order_by(_c.route)
 )
-_COUNTS_OF_PIPELINE = st.Statement(
-    sa.select(_c.route, *[sa.func.sum(_c[name]) for name in COUNTED])
-    .join_from(executions, counts, _e.number == _c.execution)
-    .where(_e.pipeline == st.param("pipeline_"))
-    .group_by(_c.route)
-    .order_by(_c.route)
-)
+_COUNTS = st.Statement(_COUNTED.where(_e.id == st.param("id_")))
+_COUNTS_OF_PIPELINE = st.Statement(_COUNTED.where(_e.pipeline == st.param("pipeline_")))
 
 
 def _execution(row: tuple[Any, ...]) -> Execution:
@@ -129,14 +123,10 @@ _MERGED = st.Statement(
     .order_by(_m.seq)
     .limit(st.param("limit_"))
 )
-_MESSAGE = st.Statement(
-    sa.select(*_MESSAGE_COLUMNS, _m.parent, _m.merged, _m.execution).where(_m.id == st.param("id_"))
-)
+_ONE = sa.select(*_MESSAGE_COLUMNS, _m.parent, _m.merged, _m.execution)
+_MESSAGE = st.Statement(_ONE.where(_m.id == st.param("id_")))
 _MESSAGE_BY_NAME = st.Statement(
-    sa.select(*_MESSAGE_COLUMNS, _m.parent, _m.merged, _m.execution)
-    .where(_m.name == st.param("name_"), sa.text("name <> ''"))
-    .order_by(_m.seq.desc())
-    .limit(1)
+    _ONE.where(_m.name == st.param("name_"), sa.text("name <> ''")).order_by(_m.seq.desc()).limit(1)
 )
 _IDS = st.Statement(sa.select(_m.id).where(_m.seq == st.param("seq_")))
 _EXECUTION_ID = st.Statement(sa.select(_e.id).where(_e.number == st.param("number_")))
