@@ -110,7 +110,7 @@ class RunCollector(Collector):
         yield self._counter("tupletree_bolt_tuples", "Tuples that the calls of a bolt took.", "component", tuples)
         seconds = {bolt: done.seconds for bolt, done in progress.work.items()}
         yield self._counter("tupletree_bolt_seconds", "How long the calls of a bolt lasted.", "component", seconds)
-        dead_now = max(0, progress.dead - dropped_count(self._handle.state_dir))
+        dead_now = max(0, progress.dead - dropped_count(self._handle.state_dir)) if progress.dead else 0
         text = "Dead letters now: those that were replayed or dropped are none any more."
         yield self._gauge("tupletree_dead_letters", text, dead_now)
 
