@@ -11,7 +11,7 @@ from typing import Any
 
 from tupletree.bolts.calls import HolderCalls
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.held import BaseHolder, HeldFrame, Member, Pieces, put_out, together, waits_for
+from tupletree.bolts.held import BaseHolder, HeldFrame, Member, Turn, together, waits_for
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
@@ -57,12 +57,11 @@ class BatchTask(BaseHolder):
         """Hold the tuples, and work every batch that they make full."""
         self._members += self._holdings.take(frame, self._place.epoch_time_s)
         members = self._members
-        worked = Worked()
-        if len(members) >= self._size:
-            full = len(members) - len(members) % self._size
-            self._members = members[full:]
-            self._work(members[:full], worked)
-        return worked
+        if len(members) < self._size:
+            return Worked()
+        full = len(members) - len(members) % self._size
+        self._members = members[full:]
+        return self._work(members[:full])
 
     def advance(self) -> Worked:
         """Work what is held if it is old enough."""
@@ -71,10 +70,8 @@ class BatchTask(BaseHolder):
 
     def flush(self) -> Worked:
         """Work all that is held."""
-        worked = Worked()
         members, self._members, self._is_left = self._members, [], False
-        self._work(members, worked)
-        return worked
+        return self._work(members)
 
     def resume(self) -> Worked:
         """See `Holder`: what an outage left makes the first batches, of any size."""
@@ -96,39 +93,39 @@ class BatchTask(BaseHolder):
         if self._holdings.forget(roots):
             self._members = [member for member in self._members if member.open]
 
-    def _work(self, members: list[Member], worked: Worked) -> None:
-        pieces: Pieces = {}
+    def _work(self, members: list[Member]) -> Worked:
+        turn = Turn(self._holdings, self._calls.fail, self._calls.streams)
         for start in range(0, len(members), self._size):
             batch = members[start : start + self._size]
             try:
                 results = self._results(batch)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                left = 0 if self._meets(error, worked) else self._one_by_one(batch, error, pieces, worked)
-                if worked.outage is not None:
+                left = 0 if self._meets(error, turn.worked) else self._one_by_one(batch, error, turn)
+                if turn.worked.outage is not None:
                     self._is_left = True
                     self._members = members[start + left :] + self._members
                     members = members[: start + left]
                     break
             else:
-                self._emit(results, pieces)
+                self._emit(results, turn)
         self._place.root = None
-        put_out(pieces, worked)
-        self._holdings.settle(members, worked)
+        turn.settle(members)
+        return turn.end()
 
-    def _one_by_one(self, batch: list[Member], error: BaseException, pieces: Pieces, worked: Worked) -> int:
+    def _one_by_one(self, batch: list[Member], error: BaseException, turn: Turn) -> int:
         """After a failed batch; how many members were worked until there was an outage."""
         if len(batch) == 1:
-            self._calls.fail.blame(worked, batch[0].root, batch[0].value, error)
+            turn.blame(batch[0].root, batch[0].value, error)
             return 1
         for index, member in enumerate(batch):
             try:
                 results = self._results([member])
             except BaseException as failed:  # noqa: BLE001 - user code may raise anything
-                if self._meets(failed, worked):
+                if self._meets(failed, turn.worked):
                     return index
-                self._calls.fail.blame(worked, member.root, member.value, failed)
+                turn.blame(member.root, member.value, failed)
             else:
-                self._emit(results, pieces)
+                self._emit(results, turn)
         return len(batch)
 
     def _results(self, batch: list[Member]) -> list[tuple[Root, Any]]:
@@ -143,6 +140,6 @@ class BatchTask(BaseHolder):
         self._calls.check([result for _, result in anchored])
         return anchored
 
-    def _emit(self, results: list[tuple[Root, Any]], pieces: Pieces) -> None:
+    def _emit(self, results: list[tuple[Root, Any]], turn: Turn) -> None:
         for root, result in results:
-            pieces.setdefault(self._calls.streams[type(result)], []).append((root, [result]))
+            turn.emit(root, result)

@@ -25,7 +25,7 @@ from tupletree.bolts.event_time import (
     timestamp_function,
 )
 from tupletree.bolts.failures import FailureMaker, wrong_type
-from tupletree.bolts.held import BaseHolder, Holdings, Member, Pieces, put_out, together, waits_for
+from tupletree.bolts.held import BaseHolder, Holdings, Member, Turn, together, waits_for
 from tupletree.bolts.timers import Timers
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.errors import PermanentError
@@ -89,14 +89,12 @@ class HolderCalls:
                 raise wrong_type(result, " or ".join(cls.__name__ for cls in self.streams) or "nothing")
 
 
-class CallSession:
-    """What one call of a holder comes to. Settling and emitting are gathered until `end`."""
+class CallSession(Turn):
+    """What one call of a holder by windows or joins comes to."""
 
     def __init__(self, calls: HolderCalls) -> None:
-        self.worked = Worked()
+        super().__init__(calls.holdings, calls.fail, calls.streams)
         self._calls = calls
-        self._pieces: Pieces = {}
-        self._settled: list[Member] = []
         self._failing = False
 
     def met_outage(self) -> bool:
@@ -128,48 +126,34 @@ class CallSession:
             if calls.place.waits and calls.place.takes_as_outage(error):
                 self.worked.outage, calls.is_away = error, True
                 return True
-            self._blame(whole, shown, error)
+            self.blame(whole, shown, error)
             return False
         finally:
             calls.place.root = None
         for result in results:
-            self._emit(whole, result)
+            self.emit(whole, result)
         return True
 
     def refuse(self, member: Member, error: Exception) -> None:
         """Fail a tuple that cannot be taken."""
-        self._blame(member.root, member.value, error)
-        self._settled.append(member)
+        self.blame(member.root, member.value, error)
+        self.settle((member,))
 
     def too_late(self, member: Member, late: Late, reason: PermanentError) -> None:
         """Settle a tuple that came too late."""
         self.worked.late += 1
         if late == "emit":
-            self._emit(member.root, member.value)
+            self.emit(member.root, member.value)
         elif late == "drop":
             if len(self.worked.dropped) < DROPPED_SHOWN:
                 self.worked.dropped.append(self._calls.fail.of(member.value, reason))
         else:
-            self._blame(member.root, member.value, reason)
-        self._settled.append(member)
+            self.blame(member.root, member.value, reason)
+        self.settle((member,))
 
-    def settle(self, members: Sequence[Member]) -> None:
-        """These are no longer needed."""
-        self._settled += members
-
-    def end(self) -> Worked:
-        """All that came of it. What was emitted for messages that failed in this turn is left out."""
-        worked = self.worked
-        self._calls.holdings.settle(self._settled, worked)
-        put_out(self._pieces, worked)
-        return worked
-
-    def _blame(self, root: Root, shown: object, error: BaseException) -> None:
+    def blame(self, root: Root, shown: object, error: BaseException) -> None:
         self._failing = True
-        self._calls.fail.blame(self.worked, root, shown, error)
-
-    def _emit(self, root: Root, value: Any) -> None:
-        self._pieces.setdefault(self._calls.streams[type(value)], []).append((root, [value]))
+        super().blame(root, shown, error)
 
 
 class CallingHolder(BaseHolder, ABC):

@@ -14,11 +14,12 @@ holder acks or fails it. What is emitted meanwhile may be anchored to it, as oft
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tupletree.bolts.effects import Output, TaskPlace, Worked
+from tupletree.bolts.failures import FailureMaker
 from tupletree.data.frames import (
     UNTRACKED,
     Frame,
@@ -31,9 +32,6 @@ from tupletree.data.frames import (
     plain_root,
     roots_of,
 )
-
-Pieces = dict[str, list[tuple[Root, list[Any]]]]
-"""Stream → (root, values) of what was emitted on it."""
 
 
 @dataclass(slots=True)
@@ -344,9 +342,41 @@ def _frame_of(origin: _Origin) -> Frame:
     return Frame(origin.task, origin.component, origin.stream, values, roots, ends, origin.id)
 
 
-def put_out(pieces: Pieces, worked: Worked) -> None:
-    """Add what was emitted to the outputs, without what is anchored to failed messages only."""
-    for stream, emitted in pieces.items():
-        values, roots, ends = join_segments([one for one in emitted if not all_failed(one[0], worked.failures)])
-        if values:
-            worked.outputs.append(Output(stream, values, roots, ends))
+class Turn:
+    """What one call of a holder comes to: what it emits and settles is gathered until `end`.
+
+    Args:
+        holdings: of the task.
+        fail: of the task.
+        streams: type of a value → stream that it is emitted on.
+    """
+
+    def __init__(self, holdings: Holdings, fail: FailureMaker, streams: Mapping[type, str]) -> None:
+        self.worked = Worked()
+        self._holdings = holdings
+        self._fail = fail
+        self._streams = streams
+        self._pieces: dict[str, list[tuple[Root, list[Any]]]] = {}  # by stream: (root, values)
+        self._settled: list[Member] = []
+
+    def emit(self, root: Root, value: Any) -> None:
+        """Emit a value, of a type that has a stream."""
+        self._pieces.setdefault(self._streams[type(value)], []).append((root, [value]))
+
+    def settle(self, members: Iterable[Member]) -> None:
+        """These are no longer needed: they are acked, but for messages that failed."""
+        self._settled += members
+
+    def blame(self, root: Root, shown: object, error: BaseException) -> None:
+        """Fail these messages; `shown` is what the failure names as the failing tuple."""
+        self._fail.blame(self.worked, root, shown, error)
+
+    def end(self) -> Worked:
+        """All that came of it. What was emitted for messages that failed in this turn is left out."""
+        worked = self.worked
+        self._holdings.settle(self._settled, worked)
+        for stream, emitted in self._pieces.items():
+            values, roots, ends = join_segments([one for one in emitted if not all_failed(one[0], worked.failures)])
+            if values:
+                worked.outputs.append(Output(stream, values, roots, ends))
+        return worked

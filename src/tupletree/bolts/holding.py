@@ -11,7 +11,7 @@ from typing import Any
 
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.failures import FailureMaker, wrong_type
-from tupletree.bolts.held import BaseHolder, HeldFrame, Holdings, Member, Pieces, put_out, together, waits_for
+from tupletree.bolts.held import BaseHolder, HeldFrame, Member, Turn, together, waits_for
 from tupletree.data.frames import Frame, roots_of
 from tupletree.errors import ProcessingError
 from tupletree.topology.components import HoldingBolt, Release
@@ -107,7 +107,7 @@ class HoldingTask(BaseHolder):
     def _turn(self, *, check: bool = False) -> Worked:
         bolt = self._bolt
         assert bolt is not None, "a task is opened before it works"
-        turn = _Turn(self._streams, self._holdings, self._fail)
+        turn = _Turn(self._holdings, self._fail, self._streams)
         new, self._new, self._is_away = self._new, [], False
         if new:
             self._new = self._give(new, bolt, turn)
@@ -118,8 +118,8 @@ class HoldingTask(BaseHolder):
                 self._must_flush = False
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 if not self._meets(error, turn.worked):
-                    failed = self._everything()
-                    turn.blame(failed, error)
+                    failed = [*self._holdings.members()]
+                    turn.refuse(failed, error)
                     bolt.forget(failed)
         self._is_away = turn.worked.outage is not None
         self._place.root = None
@@ -133,7 +133,7 @@ class HoldingTask(BaseHolder):
             if self._meets(error, turn.worked):
                 return new
             if len(new) == 1:
-                turn.blame(new, error)
+                turn.refuse(new, error)
                 bolt.forget(new)  # it may have kept them before it raised
                 return []
         else:
@@ -144,20 +144,9 @@ class HoldingTask(BaseHolder):
                 return new[index:]
         return []
 
-    def _everything(self) -> list[Member]:
-        return [*self._holdings.members()]
 
-
-class _Turn:
+class _Turn(Turn):
     """What one call of the task comes to."""
-
-    def __init__(self, streams: dict[type, str], holdings: Holdings, fail: FailureMaker) -> None:
-        self.worked = Worked()
-        self._streams = streams
-        self._holdings = holdings
-        self._fail = fail
-        self._pieces: Pieces = {}
-        self._settled: list[Member] = []
 
     def release(self, releases: Iterable[Release]) -> None:
         """Take what a call of the bolt gives; all of it, or nothing if the call raises."""
@@ -173,26 +162,19 @@ class _Turn:
             if not members:
                 continue
             if one.error is not None:
-                self.blame(members, one.error)
+                self.refuse(members, one.error)
                 continue
             unknown = [value for value in one.values if type(value) not in self._streams]
             if unknown:
-                self.blame(members, wrong_type(unknown[0], " or ".join(cls.__name__ for cls in self._streams)))
+                self.refuse(members, wrong_type(unknown[0], " or ".join(cls.__name__ for cls in self._streams)))
                 continue
             whole = together(members)
             for value in one.values:
-                self._pieces.setdefault(self._streams[type(value)], []).append((whole, [value]))
-            self._settled += members
+                self.emit(whole, value)
+            self.settle(members)
 
-    def blame(self, members: Sequence[Member], error: BaseException) -> None:
+    def refuse(self, members: Sequence[Member], error: BaseException) -> None:
         """Fail these tuples."""
         for member in members:
-            self._fail.blame(self.worked, member.root, member.value, error)
-        self._settled += members
-
-    def end(self) -> Worked:
-        """All that came of it."""
-        worked = self.worked
-        put_out(self._pieces, worked)
-        self._holdings.settle(self._settled, worked)
-        return worked
+            self.blame(member.root, member.value, error)
+        self.settle(members)
