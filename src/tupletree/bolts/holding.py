@@ -59,7 +59,6 @@ class HoldingTask(BaseHolder):
         self._bolt.open(self._place)
 
     def close(self) -> None:
-        """Close the bolt."""
         bolt, self._bolt = self._bolt, None
         if bolt is not None:
             try:

@@ -136,7 +136,6 @@ class TimeWindowTask(TimedWindowCalls):
             end_us += self._slide_us
 
     def _fire(self, session: CallSession) -> None:
-        """Call the function for the windows that are over next, of all keys."""
         end_us, keys = self._ends.take_next()
         start_us = end_us - self._length_us
         for key in keys:

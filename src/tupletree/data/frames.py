@@ -111,7 +111,6 @@ class ColumnFrame(LaidOut, Frame):
 
     @property
     def size(self) -> int:
-        """How many tuples."""
         return len(self.columns)
 
 

@@ -106,25 +106,21 @@ class CallPlace(TaskPlace):
 
     @property
     def message_ids(self) -> tuple[MessageId, ...]:
-        """See `TaskContext.message_ids`."""
         call = _call_of(self)
         return self.ids_of_root(call.delivery.root) if call is not None else ()
 
     @property
     def source_component(self) -> str:
-        """See `TaskContext.source_component`."""
         call = _call_of(self)
         return call.delivery.source[0] if call is not None else ""
 
     @property
     def source_stream(self) -> str:
-        """See `TaskContext.source_stream`."""
         call = _call_of(self)
         return call.delivery.source[1] if call is not None else ""
 
     @property
     def source_task(self) -> int:
-        """See `TaskContext.source_task`."""
         call = _call_of(self)
         return call.delivery.source[2] if call is not None else -1
 

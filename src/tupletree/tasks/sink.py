@@ -115,7 +115,7 @@ class SinkMachine(Machine):
         self.place = TaskPlace.at(plan, task, input_types=plan.input_types(task.component), retry=component.retry)
         self._batch_prefix = f"{run}-{task.component}-{task.index:04d}-{incarnation}"
         self._run = run
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         # Then rows have numbers in the order of making: of rows of one root by root, else beside the rows.
         self._is_ordered = asks_for_order(plan.spec.components[task.component])
         self._names_messages = bool(getattr(sink, "names_messages", False))
@@ -148,11 +148,6 @@ class SinkMachine(Machine):
         self._is_open = False
 
     @property
-    def incarnation(self) -> int:
-        """The number of this start."""
-        return self._incarnation
-
-    @property
     def held(self) -> int:
         """Roots with rows that wait for them."""
         return len(self._held) + len(self._singles) + len(self._shared)
@@ -162,7 +157,6 @@ class SinkMachine(Machine):
         return [*self._held, *self._singles, *self._shared]
 
     def start(self, now: Now, out: Outbox) -> None:
-        """Open the sink."""
         self.place.epoch_time_s = now.wall_s
         try:
             self._open()
@@ -453,7 +447,7 @@ class SinkMachine(Machine):
                 self._refusals[name] = answer.refused
                 if len(self._refusals) > MAX_REFUSALS:
                     self._refusals.popitem(last=False)
-            written = Written(self.task.task_id, self._incarnation, release.number, answer.refused)
+            written = Written(self.task.task_id, self.incarnation, release.number, answer.refused)
             out.mail.append((release.spout_task, written))
 
 

@@ -132,19 +132,17 @@ class RestartPolicy:
 
     That time begins with `started`, not with the end of the wait and not with construction: a topology that fails
     after a minute in its start-up has not run for any part of it.
+
+    Attributes:
+        restarts: since it last ran for `health_s` without failures.
     """
 
     def __init__(self, *, max_restarts: int = 5, health_s: float = 60.0) -> None:
         self._max_restarts = max_restarts
         self._health_s = health_s
-        self._restarts = 0
+        self.restarts = 0
         self._restart_at_s = -math.inf
         self._healthy_since_s: float | None = None
-
-    @property
-    def restarts(self) -> int:
-        """Restarts since it last ran for `health_s` without failures."""
-        return self._restarts
 
     def started(self, now_s: float) -> None:
         """The topology is up."""
@@ -155,11 +153,11 @@ class RestartPolicy:
         if now_s < self._restart_at_s:
             return self._restart_at_s - now_s
         if self._healthy_since_s is not None and now_s - self._healthy_since_s >= self._health_s:
-            self._restarts = 0
+            self.restarts = 0
         self._healthy_since_s = None
-        if self._restarts >= self._max_restarts:
+        if self.restarts >= self._max_restarts:
             return None
-        self._restarts += 1
-        delay_s = min(1000.0 * 2.0**self._restarts, 30_000.0) / 1000.0
+        self.restarts += 1
+        delay_s = min(1000.0 * 2.0**self.restarts, 30_000.0) / 1000.0
         self._restart_at_s = now_s + delay_s
         return delay_s

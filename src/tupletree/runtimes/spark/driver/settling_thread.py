@@ -65,12 +65,7 @@ class SettlingThread(Settling):
         called_back: the last epoch whose callbacks are made; see `calls_made`.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        runner: PlanRunner,
-        called_back: int,
-    ) -> None:
+    def __init__(self, engine: Engine, runner: PlanRunner, called_back: int) -> None:
         self.is_warm = False
         self.fault: BaseException | None = None
         self.called_back = called_back
@@ -88,17 +83,14 @@ class SettlingThread(Settling):
         self._wake = wake
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def put(self, record: EpochRecord) -> None:
-        """Queue a logged epoch to be settled."""
         with self._changed:
             self._records.append(record)
             self._changed.notify_all()
 
     def calls_made(self, epoch: int) -> None:
-        """Note that the callbacks of this epoch are made, so the next one may commit."""
         with self._changed:
             self.called_back = epoch
             self._changed.notify_all()
