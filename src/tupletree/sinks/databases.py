@@ -48,7 +48,9 @@ _IDLE_LOOKS = 20
 
 def shown(url: URL) -> str:
     """Dialect, host and database: the other parts may hold passwords."""
-    return url.set(username=None, password=None, query={}).render_as_string()
+    # Its `set` takes None for no change.
+    only = type(url).create(url.drivername, host=url.host, port=url.port, database=url.database)
+    return only.render_as_string()
 
 
 def file_of(url: URL) -> Path | None:
