@@ -1,4 +1,4 @@
-"""Where messages come from text, JSON Lines and Parquet files, Delta tables, queues, values in memory, a steady rate."""
+"""Where messages come from text, JSON Lines and Parquet files, Delta tables, queues, values in memory, a fixed rate."""
 
 from tupletree.sources.delta_rows import delta_rows
 from tupletree.sources.items import items
