@@ -18,6 +18,7 @@ REASON = f"# More than {MOST_ATTRIBUTES} attributes: "
 """The line before such a class, or before its decorators, begins so and gives the reason."""
 
 MANY_PARAMETERS: dict[str, str] = {
+    "src/tupletree/sources/jsonl_rows.py:JsonLines": "as TextLines",
     "src/tupletree/sources/text.py:TextLines": "users write it: each is a setting of the source, by keyword",
 }
 """`path:class` → why its constructor may have more than MOST_PARAMETERS."""

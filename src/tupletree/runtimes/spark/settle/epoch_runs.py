@@ -1,7 +1,8 @@
 """The runs of an epoch: the plan is run over it until a run counts, without what failed in earlier ones.
 
-Owns what is run again, when, and without which roots; and when Spark itself has failed often enough. Changes nothing
-that the driver knows: what counts is a `CountedRun`, of which `decision` makes an `EpochDecision`.
+Owns what is run again, when, and without which roots; and when Spark itself has failed often enough. What counts is
+a `CountedRun`, of which `decision` makes an `EpochDecision`; before that the driver learns of outages alone, and the
+values of messages that were only counted.
 """
 
 from __future__ import annotations
