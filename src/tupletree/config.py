@@ -593,10 +593,6 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Setting]:
             )
 
 
-def _advice(finding: Finding) -> str:
-    return f" ({finding.next_step})" if finding.next_step else ""
-
-
 def _from_command_line(command_line: Sequence[str], findings: list[Finding]) -> Iterator[_Setting]:
     for text in command_line:
         key, equals, value = text.partition("=")
@@ -617,7 +613,8 @@ def _read_place(settings: Iterator[_Setting], findings: list[Finding]) -> dict[s
             unknown = _unknown(setting)
             if setting.may_be_foreign:
                 # Containers and shells have variables that the user did not choose: no reason not to start.
-                warnings.warn(f"ignored: {unknown.where}: {unknown.what}{_advice(unknown)}", stacklevel=2)
+                advice = f" ({unknown.next_step})" if unknown.next_step else ""
+                warnings.warn(f"ignored: {unknown.where}: {unknown.what}{advice}", stacklevel=2)
             else:
                 findings.append(unknown)
             continue

@@ -166,9 +166,7 @@ def settle_lost_command(
             print("nothing is lost")
         for line in lost_lines(find_lost(opened, queues, execution)):
             print(line)
-        now = opened.execution(execution)
-    assert now is not None, "it was found a moment ago"
-    print(execution_text(now))
+        print(execution_text(_found(opened, execution)))
 
 
 @app.command("pause")

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
@@ -81,12 +82,12 @@ CHUNK = 500
 """Dead letters that are moved at a time."""
 
 
+@dataclass(eq=False)
 class _Joined:
     """What this connection has of one queue: the members for its messages and its retries."""
 
-    def __init__(self, changed: threading.Condition, members: Sequence[Member]) -> None:
-        self.changed = changed
-        self.members = members
+    changed: threading.Condition
+    members: Sequence[Member]
 
 
 class KafkaBroker(Broker):
