@@ -320,7 +320,8 @@ class Pending:
             assert message.failure is not None  # only a failure lets a message await its source
             del awaiting[message.key]
             self._log.note_waiting(message, was_there=True)
-            died.append(self._store_letter(message, message.failure, wall_s))
+            died.append(died_of(message, self._tasks[spout_task].name, message.failure, wall_s))
+        self.counters.dead += len(died)
         return died
 
     def replay(
@@ -626,7 +627,3 @@ class Pending:
             task.queued -= 1
             self._queue.remove(message)
             self._log.note_waiting(message, was_there=True)
-
-    def _store_letter(self, message: Message, failure: Failure, wall_s: float) -> Died:
-        self.counters.dead += 1
-        return died_of(message, self._tasks[message.spout_task].name, failure, wall_s)

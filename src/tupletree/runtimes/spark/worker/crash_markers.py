@@ -345,14 +345,11 @@ def sweep_markers(directory: Path, settled: int) -> None:
 def blamed(directory: Path, generation: int, epoch: int) -> set[int | tuple[int, str]]:
     """Everything in an epoch that attempts of this start crashed on often enough: messages, and other work of tasks."""
     found: set[int | tuple[int, str]] = set()
-    for prefix in {path.name[: len("000000-00000000-00-00000-")] for path in _of(directory, generation, epoch)}:
+    paths = directory.glob(f"{generation:06d}-{epoch:08d}-*.mark")
+    for prefix in {path.name[: len("000000-00000000-00-00000-")] for path in paths}:
         crash_history = CrashHistory.read(directory, prefix, before="~")
         found.update(crash_history.roots, crash_history.works)
     return found
-
-
-def _of(directory: Path, generation: int, epoch: int) -> Iterator[Path]:
-    return directory.glob(f"{generation:06d}-{epoch:08d}-*.mark")
 
 
 def _read(path: Path) -> tuple[_MarkerRecord | None, str]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from tupletree.data.columns import Anchors, ArrowColumns
 from tupletree.data.frames import ColumnFrame, Frame, Root, roots_of, segments_of
@@ -107,7 +106,8 @@ class SinkTask:
         if not isinstance(self._sink, Spool):
             check_claimed(self.directory)
         path = self.directory / self._candidate
-        if self._columns and isinstance(self._sink, ParquetSink) and self._sink.write_batches(path, self._batches()):
+        batches = [(one.codec.schema.cls, one.batch) for one in self._columns]
+        if batches and isinstance(self._sink, ParquetSink) and self._sink.write_batches(path, batches):
             layout = wire.pack_anchors(Anchors.joined([one.anchors for one in self._columns]))
             return self._report(task_index, layout)
         self._unfold()
@@ -137,9 +137,6 @@ class SinkTask:
             np.arange(one.start, one.stop) if isinstance(one, range) else np.array(one, np.int64) for one in self._made
         ]
         return array("q", np.concatenate(parts).tobytes())
-
-    def _batches(self) -> list[tuple[type, pa.RecordBatch]]:
-        return [(one.codec.schema.cls, one.batch) for one in self._columns]
 
     def _report(self, task_index: int, layout: tuple[bytes, bytes, bytes]) -> wire.OutputReport:
         # A called sink gets the rows of a spool after the commit, and only then is it known which it refuses.
