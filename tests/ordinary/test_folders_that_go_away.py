@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.until import until
 from tupletree import Topology, bolt
 from tupletree.sinks import jsonl, parquet
 from tupletree.sinks.reader import read_rows
+from tupletree.sources import Line, text_lines
 
 BEGIN: dict[str, Any] = {"local": begin, "spark": begin_in_process}
 COUNT = 300
@@ -68,3 +70,35 @@ def test_a_folder_that_was_emptied_for_good_is_begun_anew_by_the_next_start(tmp_
     t = Topology("folders")
     t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("jobs", Jobs([0.0])))
     assert BEGIN[runtime](t, tmp_path / "other").wait(30.0).acked == 1
+
+
+@bolt
+def slow(line: Line) -> Line:
+    time.sleep(0.005)  # so that the run is not over before its folder goes away
+    return line
+
+
+@pytest.mark.parametrize("is_empty", [False, True], ids=["nothing in its place", "an empty folder in its place"])
+def test_a_state_directory_on_spark_that_goes_away_is_waited_for(tmp_path: Path, is_empty: bool) -> None:
+    state, away = tmp_path / "state", tmp_path / "away"
+    (tmp_path / "in.txt").write_text("".join(f"{number}\n" for number in range(COUNT)))
+    t = Topology("folders")
+    lines = t.spout("lines", text_lines(tmp_path / "in.txt"))
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("slow", slow).shuffle(lines))
+    options = {"max_attempts": 1, "max_restarts": 0, "epoch_max_messages": 10, "spout_idle_wait_ms": 1}
+    handle = begin_in_process(t, state, **options)
+    until(lambda: handle.progress().acked > 0)
+    state.rename(away)
+    if is_empty:
+        state.mkdir(mode=0o700)
+    until(lambda: any(one.for_s > 1.0 for one in handle.progress().outages))
+    (outage,) = handle.progress().outages
+    assert outage.component == "state directory"
+    assert "it is not there any more" in outage.error
+    if state.exists():
+        shutil.rmtree(state)  # the status is written into it
+    away.rename(state)
+    summary = handle.wait(30.0)
+    assert (summary.acked, summary.failed, summary.dead, summary.open) == (COUNT, 0, 0, 0)
+    assert sorted(int(row["text"]) for row in read_rows(tmp_path / "out")) == list(range(COUNT))
+    assert handle.progress().outage_counts == {"state directory": 1}

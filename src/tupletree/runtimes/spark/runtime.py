@@ -24,7 +24,7 @@ from tupletree.runtimes.spark.incarnation import Incarnation, RunSettings, Surro
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.outages import OF_NO_COMPONENT, RESTART, outage_in, place_of
+from tupletree.runtimes.spark.settle.outages import OF_NO_COMPONENT, RESTART, is_there, outage_of, place_of
 from tupletree.runtimes.spark.settle.plan_runner import Backend, SparkBackend
 from tupletree.runtimes.spark.settle.shutdown import BEYOND_RESTARTS, is_session_lost, reason
 from tupletree.tracking.work_done import WorkTotals
@@ -211,9 +211,10 @@ class SparkRun(BaseRun):
                     fault,
                 )
                 return True
-            if not self._was_up or isinstance(fault, BEYOND_RESTARTS) or self._stop_at_s is not None:
+            is_away = not is_there(self._directory.path)  # then what is missed in it is no damage
+            if not self._was_up or self._stop_at_s is not None or (isinstance(fault, BEYOND_RESTARTS) and not is_away):
                 raise fault from fault.__cause__
-            outage = outage_in(error)
+            outage = outage_of(error, self._directory.path)
             if outage is not None:
                 self._state = "restarting"
                 # What an epoch met is over when one has ended; what kept the run from its loop when it is there.

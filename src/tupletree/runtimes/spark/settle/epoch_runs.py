@@ -24,7 +24,7 @@ from tupletree.runtimes.spark.format.slices import EpochSlice, empty_slices, sli
 from tupletree.runtimes.spark.settle.call_counts import CallCounts
 from tupletree.runtimes.spark.settle.epoch_order import EpochOrder
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
-from tupletree.runtimes.spark.settle.outages import OF_NO_COMPONENT, READING, RESTART, SPARK_DISK, outage_in, place_of
+from tupletree.runtimes.spark.settle.outages import OF_NO_COMPONENT, READING, RESTART, SPARK_DISK, outage_of, place_of
 from tupletree.runtimes.spark.settle.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
 from tupletree.runtimes.spark.settle.reports import Reports, Settlement
@@ -196,7 +196,7 @@ class EpochRuns:
             try:
                 rows = self._execute(record, settlement, slices)
             except Exception as error:
-                outage = outage_in(error)
+                outage = outage_of(error, self._directory.path)
                 if outage is not None and not self._is_closing.is_set():
                     # No message is the cause: usually a sink's folder that cannot be written now.
                     self._is_closing.wait(self._outages.met(self._place_in(str(error), outage), outage))

@@ -9,12 +9,15 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import os
 import re
 import threading
 from collections import Counter
+from pathlib import Path
 
 from tupletree.clock import Clock
 from tupletree.errors import is_outage
+from tupletree.runtimes.statefolder import IDENTITY
 from tupletree.tracking.outages import OutageWait, ShownOutage, error_text, shown_outages
 
 logger = logging.getLogger("tupletree.spark")
@@ -127,6 +130,18 @@ def outage_in(error: BaseException) -> str | None:
         return str(found[-1]).removeprefix("tupletree.errors.")
     of_jvm = _IN_JVM.search(str(error))
     return of_jvm.group() if of_jvm else None
+
+
+def is_there(state_dir: Path) -> bool:
+    """Whether a state directory is where it was: not moved away, deleted or unmounted."""
+    return os.path.exists(state_dir / IDENTITY)  # noqa: PTH110 - Path.exists raises where a file server is away
+
+
+def outage_of(error: BaseException, state_dir: Path) -> str | None:
+    """As `outage_in`; and whatever was raised, if the state directory is not there."""
+    if is_there(state_dir):
+        return outage_in(error)
+    return f"{state_dir}: it is not there any more; next: bring it back (mount it, or move it to its place)"
 
 
 def place_of(outage: str) -> str:
