@@ -18,7 +18,14 @@ import numpy as np
 from tupletree.data.codec import ArrowCodec, EncodeError
 from tupletree.data.columns import Anchors, ArrowColumns
 from tupletree.data.frames import ColumnFrame, Frame, Root, all_failed, join_segments, roots_of
-from tupletree.errors import ConnectorError, SourceChangedError, TupletreeError, UnusableDataError
+from tupletree.errors import (
+    CheckpointError,
+    ConnectorError,
+    SourceChangedError,
+    TupletreeError,
+    UnusableDataError,
+    is_outage,
+)
 from tupletree.state.versions import StateFile
 from tupletree.topology.splits import Split
 from tupletree.tracking.ledger import Entries
@@ -102,15 +109,15 @@ class PlannedSplit(msgspec.Struct, array_like=True, frozen=True):
     ordinal: int
 
 
-_UNREADABLE: Final[dict[str, type[ConnectorError]]] = {
-    one.__name__: one for one in (SourceChangedError, UnusableDataError)
+_UNREADABLE: Final[dict[str, type[TupletreeError]]] = {
+    one.__name__: one for one in (SourceChangedError, CheckpointError, UnusableDataError)
 }
 
 
 class Unreadable(msgspec.Struct, array_like=True):
     """An error of a source as text: a worker's exceptions cannot be sent. Make it with `of`.
 
-    `kind` is the name of its class, of those that say more than `ConnectorError`; `component` that of the spout.
+    `kind` is the name of its class, empty for an outage; `component` that of the spout.
     """
 
     kind: str
@@ -126,11 +133,12 @@ class Unreadable(msgspec.Struct, array_like=True):
         """In a worker, of what a spout raised."""
         first = error.findings[0]
         where = f"spout {component!r}, {first.where}" if first.where else f"spout {component!r}"
-        kind = next((name for name, one in _UNREADABLE.items() if isinstance(error, one)), "")
+        otherwise = "" if is_outage(error) else UnusableDataError.__name__
+        kind = next((name for name, one in _UNREADABLE.items() if isinstance(error, one)), otherwise)
         return cls(kind, first.what, where, first.got, first.expected, first.next_step, component)
 
-    def error(self) -> ConnectorError:
-        """The error to raise in the driver."""
+    def error(self) -> TupletreeError:
+        """The error to raise in the driver: an outage only if it was one."""
         made = _UNREADABLE.get(self.kind, ConnectorError)
         return made(self.what, where=self.where, got=self.got, expected=self.expected, next_step=self.next_step)
 
