@@ -24,17 +24,16 @@ from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
 from tupletree.tracking.work_done import WorkDone
 
-NOW_S = time.time()
-
 
 def status_of(progress: Progress, **fields: Any) -> Status:
-    settings = {"process": 1, "host": "elsewhere", "started_s": NOW_S - 60, "updated_s": NOW_S, **fields}
+    now_s = time.time()  # a status of ten seconds ago would be that of a crash
+    settings = {"process": 1, "host": "elsewhere", "started_s": now_s - 60, "updated_s": now_s, **fields}
     return Status(topology="orders", runtime="spark", progress=msgspec.to_builtins(asdict(progress)), **settings)
 
 
 def seen(status: Status, width: int = 90) -> str:
     console = Console(width=width, markup=False, highlight=False, file=io.StringIO())
-    console.print(picture(Path("state"), status, NOW_S))
+    console.print(picture(Path("state"), status, time.time()))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -57,7 +56,7 @@ def test_a_picture_has_the_numbers_the_curves_the_bolts_and_what_waits() -> None
                 outputs={"totals": 990},
                 work={"total": WorkDone(1000, 5.0), "parse": WorkDone(1000, 0.1)},
                 outages=[ShownOutage("totals", "ConnectionError: refused", 12.0, 3.0)],
-                holds=[Hold("retry", "orders", 5, until_s=NOW_S)],
+                holds=[Hold("retry", "orders", 5, until_s=1_000_000.0)],
             ),
             recent=records,
         )

@@ -126,7 +126,7 @@ def test_a_lease_that_waits_while_its_connection_drops_says_so_at_once(rabbitmq:
 
 
 def test_a_lease_that_waits_ends_with_its_connection(rabbitmq: RabbitServer) -> None:
-    queue = open_queue(f"{rabbitmq.url}?queue=closing")
+    queue = open_queue(f"{rabbitmq.url}?queue=closed-under-a-lease")  # no other test of this server has it
     closing = threading.Timer(0.2, queue.close)
     closing.start()
     with pytest.raises(ConnectorError, match="closed"):
