@@ -161,13 +161,15 @@ class Callbacks:
     def _confirm(self, told: Sequence[Acked | Died | AlreadySettled]) -> None:
         """Forget messages that their sources know to be over. Others are kept, and looked at again with the next."""
         self.flush()  # confirmed means durable at the source
+        # Another delivery of a message, given before this was told, is no new one: it is told again when it is taken.
+        given_before = self._intake.waiting_keys()
         for one in told:
             was_delivered = self._intake.was_delivered(one.spout_task, one.message_id)
             if one.spout_task in self._delivering_again:
                 key = one.spout_task, message_key(one.message_id)
                 was_before = key in self._told and self._told[key].was_delivered
                 self._told[key] = _Told(one.message_id, was_delivered or was_before)
-            elif was_delivered:
+            elif was_delivered and (one.spout_task, message_key(one.message_id)) not in given_before:
                 with self._accounts.lock:
                     self._accounts.pending.confirm(one.spout_task, one.message_id)
         self.look_again()

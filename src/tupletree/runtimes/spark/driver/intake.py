@@ -147,6 +147,15 @@ class Intake:
         self._delivered.remove(key)
         return True
 
+    def waiting_keys(self) -> set[tuple[int, Any]]:
+        """(spout task, key) of the messages that their sources gave, and that wait here for room."""
+        return {
+            (task_id, message_key(one.message_id))
+            for task_id, spout in self._spouts.items()
+            for one in spout.waiting
+            if one.message_id is not None
+        }
+
     @property
     def ended_unlogged(self) -> bool:
         """Whether a spout has ended and that is in no epoch log yet."""
