@@ -10,7 +10,7 @@ import errno
 import io
 import json
 import os
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -175,26 +175,37 @@ def test_the_rest_of_a_rotated_file_is_waited_for_where_its_folder_cannot_be_lis
     assert reader.texts() == [f"{LONG}2", f"{LONG}3", "new"]
 
 
+GATE = threading.Event()
+
+
 @bolt
-def slow(line: Line) -> Line:
-    time.sleep(0.001)  # so that the run is not over before its folder goes away
+def gated(line: Line) -> Line:
+    if line.number > 500:
+        GATE.wait(HANG_S)  # so that the run is not over before its folder goes away
     return line
 
 
-def read_slowly(here: Path) -> Topology:
+def move_away() -> None:
+    """The folder goes away in the middle of the run."""
+    Path("in").rename("elsewhere")
+    GATE.set()
+
+
+def read_gated(here: Path) -> Topology:
     if not Path("in").exists():
         Path("in").mkdir()
         Path("in", "a.txt").write_text("".join(f"line {number}\n" for number in range(1_000)))
+        GATE.clear()
     t = Topology("away")
     lines = t.spout("lines", text_lines("in/*.txt"))
-    t.sink("out", jsonl(here / "out")).shuffle(t.bolt("slow", slow).shuffle(lines))
+    t.sink("out", jsonl(here / "out")).shuffle(t.bolt("gated", gated).shuffle(lines))
     return t
 
 
 def test_workers_that_cannot_read_are_one_outage_of_the_spout(here: Path, caplog: pytest.LogCaptureFixture) -> None:
-    handle = begin_in_process(read_slowly(here), here / "state", epoch_max_messages=50, max_attempts=1)
+    handle = begin_in_process(read_gated(here), here / "state", epoch_max_messages=50, max_attempts=1)
     until(lambda: handle.progress().acked >= 100)
-    Path("in").rename("elsewhere")
+    move_away()
     until(lambda: any(one.for_s > 1.0 for one in handle.progress().outages))
     (outage,) = handle.progress().outages
     assert (outage.component, handle.progress().state) == ("lines", "waiting")
@@ -209,20 +220,20 @@ def test_workers_that_cannot_read_are_one_outage_of_the_spout(here: Path, caplog
 
 def test_workers_that_cannot_read_for_too_long_end_the_run(here: Path) -> None:
     settings: dict[str, Any] = {"epoch_max_messages": 50, "max_attempts": 1}
-    handle = begin_in_process(read_slowly(here), here / "state", **settings, outage_limit_s=1.0)
+    handle = begin_in_process(read_gated(here), here / "state", **settings, outage_limit_s=1.0)
     until(lambda: handle.progress().acked >= 100)
-    Path("in").rename("elsewhere")
+    move_away()
     with pytest.raises(OutageLimitError, match="'lines' waited"):
         handle.wait(HANG_S)
     Path("elsewhere").rename("in")
-    summary = begin_in_process(read_slowly(here), here / "state", **settings).wait(HANG_S)
+    summary = begin_in_process(read_gated(here), here / "state", **settings).wait(HANG_S)
     assert (summary.acked, summary.failed, summary.open) == (1_000, 0, 0)
 
 
 def test_a_stop_does_not_wait_for_files_that_workers_cannot_read(here: Path) -> None:
-    handle = begin_in_process(read_slowly(here), here / "state", epoch_max_messages=50)
+    handle = begin_in_process(read_gated(here), here / "state", epoch_max_messages=50)
     until(lambda: handle.progress().acked >= 100)
-    Path("in").rename("elsewhere")
+    move_away()
     until(lambda: handle.progress().outages)
     handle.stop(0.5)
     assert handle.wait(HANG_S).open > 0
