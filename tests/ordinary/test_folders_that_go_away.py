@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,13 @@ def test_a_folder_that_was_emptied_for_good_is_begun_anew_by_the_next_start(tmp_
     assert BEGIN[runtime](t, tmp_path / "other").wait(30.0).acked == 1
 
 
+GATE = threading.Event()
+
+
 @bolt
-def slow(line: Line) -> Line:
-    time.sleep(0.005)  # so that the run is not over before its folder goes away
+def gated(line: Line) -> Line:
+    if line.number > COUNT // 2:
+        GATE.wait(30.0)  # so that the run is not over before its folder goes away
     return line
 
 
@@ -84,13 +88,15 @@ def test_a_state_directory_on_spark_that_goes_away_is_waited_for(tmp_path: Path,
     (tmp_path / "in.txt").write_text("".join(f"{number}\n" for number in range(COUNT)))
     t = Topology("folders")
     lines = t.spout("lines", text_lines(tmp_path / "in.txt"))
-    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("slow", slow).shuffle(lines))
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.bolt("gated", gated).shuffle(lines))
     options = {"max_attempts": 1, "max_restarts": 0, "epoch_max_messages": 10, "spout_idle_wait_ms": 1}
+    GATE.clear()
     handle = begin_in_process(t, state, **options)
     until(lambda: handle.progress().acked > 0)
     state.rename(away)
     if is_empty:
         state.mkdir(mode=0o700)
+    GATE.set()
     until(lambda: any(one.for_s > 1.0 for one in handle.progress().outages))
     (outage,) = handle.progress().outages
     assert outage.component == "state directory"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
@@ -146,7 +147,7 @@ class Machine:
 
 
 # More than 12 attributes: what the tasks of all kinds of bolts share, with what they count.
-class EmittingMachine(Machine):
+class EmittingMachine(Machine, ABC):
     """What the tasks of bolts of all kinds share: where the effects of a call go.
 
     Args:
@@ -231,9 +232,9 @@ class EmittingMachine(Machine):
         if self._in_order is not None:
             self._in_order.settle(worked)
 
+    @abstractmethod
     def held_roots(self) -> Iterable[int]:
         """Roots of the tuples that it holds."""
-        raise NotImplementedError
 
     def purge(self, roots: AbstractSet[int], gone: AbstractSet[int]) -> None:  # noqa: ARG002 - for those that hold tuples
         """Drop what is held for roots that are over only: see `Purge`."""
