@@ -20,10 +20,12 @@ from tests.local.running import run as run_locally
 from tests.ordinary.conftest import HANG_S, InProcess, begin_in_process
 from tests.ordinary.reading import LONG, Reader, here, lines_of, no_file_stays_open
 from tests.until import until
-from tupletree import Topology, bolt
+from tupletree import Topology
 from tupletree.errors import ConnectorError, OutageLimitError
 from tupletree.sinks import jsonl
-from tupletree.sources import Line, line_reader, text_lines
+from tupletree.sources import line_reader, text, text_lines, text_pieces
+from tupletree.topology.components import Reject
+from tupletree.topology.splits import Split
 
 __all__ = ["here", "no_file_stays_open"]
 
@@ -175,37 +177,49 @@ def test_the_rest_of_a_rotated_file_is_waited_for_where_its_folder_cannot_be_lis
     assert reader.texts() == [f"{LONG}2", f"{LONG}3", "new"]
 
 
-GATE = threading.Event()
+class Gate:
+    """Holds workers that come to read what is planned behind line 500, until its folder is away.
+
+    What is planned later travels with the plan, since the driver has the file open, so that it needs no folder.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._has_come, self._may_read = threading.Event(), threading.Event()
+        self._real = text_pieces.reread
+        monkeypatch.setattr(text, "reread", self._reread)
+
+    def _reread(self, split: Split, encoding: str) -> tuple[bytes, str, int] | Reject:
+        if split.first > 500:
+            self._has_come.set()
+            assert self._may_read.wait(HANG_S)
+        return self._real(split, encoding)
+
+    def move_away(self) -> None:
+        """The folder goes away in the middle of the run."""
+        assert self._has_come.wait(HANG_S)
+        Path("in").rename("elsewhere")
+        self._may_read.set()
 
 
-@bolt
-def gated(line: Line) -> Line:
-    if line.number > 500:
-        GATE.wait(HANG_S)  # so that the run is not over before its folder goes away
-    return line
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
 
 
-def move_away() -> None:
-    """The folder goes away in the middle of the run."""
-    Path("in").rename("elsewhere")
-    GATE.set()
-
-
-def read_gated(here: Path) -> Topology:
+def read(here: Path) -> Topology:
     if not Path("in").exists():
         Path("in").mkdir()
         Path("in", "a.txt").write_text("".join(f"line {number}\n" for number in range(1_000)))
-        GATE.clear()
     t = Topology("away")
-    lines = t.spout("lines", text_lines("in/*.txt"))
-    t.sink("out", jsonl(here / "out")).shuffle(t.bolt("gated", gated).shuffle(lines))
+    t.sink("out", jsonl(here / "out")).shuffle(t.spout("lines", text_lines("in/*.txt")))
     return t
 
 
-def test_workers_that_cannot_read_are_one_outage_of_the_spout(here: Path, caplog: pytest.LogCaptureFixture) -> None:
-    handle = begin_in_process(read_gated(here), here / "state", epoch_max_messages=50, max_attempts=1)
-    until(lambda: handle.progress().acked >= 100)
-    move_away()
+def test_workers_that_cannot_read_are_one_outage_of_the_spout(
+    here: Path, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = begin_in_process(read(here), here / "state", epoch_max_messages=50, max_attempts=1)
+    gate.move_away()
     until(lambda: any(one.for_s > 1.0 for one in handle.progress().outages))
     (outage,) = handle.progress().outages
     assert (outage.component, handle.progress().state) == ("lines", "waiting")
@@ -218,22 +232,20 @@ def test_workers_that_cannot_read_are_one_outage_of_the_spout(here: Path, caplog
     assert caplog.text.count("it goes on") == 1
 
 
-def test_workers_that_cannot_read_for_too_long_end_the_run(here: Path) -> None:
+def test_workers_that_cannot_read_for_too_long_end_the_run(here: Path, gate: Gate) -> None:
     settings: dict[str, Any] = {"epoch_max_messages": 50, "max_attempts": 1}
-    handle = begin_in_process(read_gated(here), here / "state", **settings, outage_limit_s=1.0)
-    until(lambda: handle.progress().acked >= 100)
-    move_away()
+    handle = begin_in_process(read(here), here / "state", **settings, outage_limit_s=1.0)
+    gate.move_away()
     with pytest.raises(OutageLimitError, match="'lines' waited"):
         handle.wait(HANG_S)
     Path("elsewhere").rename("in")
-    summary = begin_in_process(read_gated(here), here / "state", **settings).wait(HANG_S)
+    summary = begin_in_process(read(here), here / "state", **settings).wait(HANG_S)
     assert (summary.acked, summary.failed, summary.open) == (1_000, 0, 0)
 
 
-def test_a_stop_does_not_wait_for_files_that_workers_cannot_read(here: Path) -> None:
-    handle = begin_in_process(read_gated(here), here / "state", epoch_max_messages=50)
-    until(lambda: handle.progress().acked >= 100)
-    move_away()
+def test_a_stop_does_not_wait_for_files_that_workers_cannot_read(here: Path, gate: Gate) -> None:
+    handle = begin_in_process(read(here), here / "state", epoch_max_messages=50)
+    gate.move_away()
     until(lambda: handle.progress().outages)
     handle.stop(0.5)
     assert handle.wait(HANG_S).open > 0
