@@ -50,11 +50,10 @@ _NEXT = """SELECT seq, size, deliveries, published, id, key, head,
 # One statement for all rows: the driver lets other threads run between two, and has to wait for its turn then. With `+`
 # no index of these columns is considered, which would read all rows of the state.
 _AMONG = "seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?))"
-_LEASE = f"""UPDATE tupletree_queue_messages SET state = 2, due = ?, token = ?, deliveries = deliveries + 1
-    WHERE {_AMONG}"""  # noqa: S608 - text of ours
-_ACK = f"""UPDATE tupletree_queue_messages SET state = 5, due = ?, ordered = 0, key = NULL, head = NULL, reason = NULL,
-    size = 0, ref = NULL, body = NULL
-    WHERE {_AMONG} AND token = ? AND +state = 2 AND +queue = ?"""  # noqa: S608 - text of ours
+_LEASE = """UPDATE tupletree_queue_messages SET state = 2, due = ?, token = ?, deliveries = deliveries + 1
+    WHERE """
+_ACK = """UPDATE tupletree_queue_messages SET state = 5, due = ?, ordered = 0, key = NULL, head = NULL, reason = NULL,
+    size = 0, ref = NULL, body = NULL WHERE token = ? AND +state = 2 AND +queue = ? AND """
 _ACKED = "SELECT 1 FROM tupletree_queue_messages WHERE seq = ? AND token = ? AND state = 5 AND queue = ?"
 _FAIL = """UPDATE tupletree_queue_messages SET state = ?, due = ?, reason = ?, deliveries = deliveries - ?
     WHERE seq = ? AND token = ? AND state = 2 AND queue = ?"""
@@ -73,6 +72,11 @@ _KEYS_AMONG = f"""SELECT key FROM tupletree_queue_messages
 _PLACE = "UPDATE tupletree_queue_messages SET state = ?, due = ? WHERE seq = ?"
 _MOVE = """UPDATE tupletree_queue_messages SET queue = ?, state = ?, due = ?, ordered = ?, deliveries = 0, token = 0,
     seq = (SELECT max(seq) + 1 FROM tupletree_queue_messages) WHERE seq = ?"""
+
+
+def _among(seqs: Sequence[int]) -> tuple[str, int | str]:
+    """The end of a statement for these rows, and its parameter. For one row alone `_AMONG` is slow."""
+    return ("seq = ?", seqs[0]) if len(seqs) == 1 else (_AMONG, json_text(seqs))
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -233,7 +237,8 @@ class QueueRows:
             ).fetchone()
             connection.execute("UPDATE tupletree_queues SET token = ? WHERE number = ?", (token, queue.number))
             end = self._file.now_ms() + int(lease_s * 1000)
-            connection.execute(_LEASE, (end, token, json_text([row[0] for row in chosen])))
+            among, rows = _among([row[0] for row in chosen])
+            connection.execute(_LEASE + among, (end, token, rows))
         self.count(connection, queue.number, counts)
         zero_s = self._file.unix_s(0)
         prefix = f"{self._file.file_id}.{queue.number}.{token}."
@@ -263,7 +268,8 @@ class QueueRows:
             rows = [(0, seq, token, number) for seq in seqs]
             keys = self._keys_of(connection, queue, rows)
             counts = Counts()
-            acked = connection.execute(_ACK, (now + self._remembers_ms, json_text(seqs), token, number))
+            among, chosen = _among(seqs)
+            acked = connection.execute(_ACK + among, (now + self._remembers_ms, token, number, chosen))
             counts.move(LEASED, None, acked.rowcount)
             if -counts[LEASED] < len(rows):
                 refused += [f"{prefix}.{row[1]}" for row in rows if not connection.execute(_ACKED, row[1:]).fetchone()]
