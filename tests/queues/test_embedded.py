@@ -263,6 +263,10 @@ def test_every_statement_is_answered_by_an_index(broker: SqliteBroker) -> None:
         for name, value in {**vars(rows), **vars(embedded)}.items()
         if isinstance(value, str) and re.match(r"\s*(SELECT|UPDATE|DELETE)", value)
     }
+    # Some are completed by the rows that they are for.
+    for name in [name for name, statement in statements.items() if statement.endswith(("WHERE ", "AND "))]:
+        text = statements.pop(name)
+        statements |= {f"{name}, {len(seqs)}": text + rows._among(seqs)[0] for seqs in ([1], [1, 2])}
     assert len(statements) > 15
     slow = {}
     for name, statement in statements.items():
