@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import pytest
@@ -39,6 +39,16 @@ class Order(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class Plain:
     number: int
+
+
+@dataclass(frozen=True)
+class Positive:
+    number: int
+    error: ClassVar[type[Exception]]
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise self.error("it is not above 0")
 
 
 class Pair(NamedTuple):
@@ -110,6 +120,18 @@ def test_a_line_that_is_no_such_object_is_rejected_with_its_place(tmp_path: Path
     assert lost.payload == line
     assert f"{path}, line 2" in lost.reason
     assert reason in lost.reason
+
+
+@pytest.mark.parametrize("error", [ValueError, AssertionError, ZeroDivisionError])
+def test_a_line_that_its_class_refuses_leaves_the_others(tmp_path: Path, error: type[Exception]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"number": 1}\n{"number": -1}\n{"number": 3}\n')
+    Positive.error = error
+    (_, one), (place, lost), (_, three) = read(path, Positive)
+    assert (one, three) == (Positive(1), Positive(3))
+    assert isinstance(lost, Reject)
+    assert place == lost.message_id == (str(path), 2)
+    assert "it is not above 0" in lost.reason
 
 
 def test_classes_that_do_not_fit_are_refused_where_they_are_named(tmp_path: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import pickle
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,55 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.places import Place
+from tests.sources.sales import Sale, numbers, opened, planned, rows, write
 from tupletree import Topology
 from tupletree.clock import ManualClock
 from tupletree.errors import CheckpointError, ConfigError, ConnectorError, EndOfInput, SourceChangedError, TopologyError
 from tupletree.runtimes.run import run
 from tupletree.sinks import jsonl, read_rows
-from tupletree.sources import parquet_rows
+from tupletree.sources import parquet_files, parquet_rows
 from tupletree.sources.packed_records import SEALED
-from tupletree.sources.parquet_rows import ParquetRows
 from tupletree.topology.components import Reject
-from tupletree.topology.splits import Split, read_split
-
-
-class Sale(msgspec.Struct, frozen=True):
-    number: int
-    shop: str
-
-
-def write(path: Path, *numbers: int, **options: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(
-        pa.table({"shop": [f"s{n % 3}" for n in numbers], "number": pa.array(numbers, pa.int32())}), path, **options
-    )
-    return path
-
-
-def opened(*paths: Path | str, position: Any = None, cls: type = Sale, **options: Any) -> ParquetRows[Any]:
-    spout: ParquetRows[Any] = parquet_rows(paths, message_type=cls, **options)
-    spout.open(Place())
-    if position is not None:
-        spout.restore(msgspec.json.decode(msgspec.json.encode(position)))  # as it is stored
-    return spout
-
-
-def planned(spout: ParquetRows[Any], max_rows: int = 100, max_bytes: int = 1 << 30) -> Iterator[Split]:
-    try:
-        while splits := spout.plan(max_rows, max_bytes):
-            assert sum(split.rows for split in splits) <= max_rows
-            yield from splits
-    except EndOfInput:
-        return
-
-
-def rows(spout: ParquetRows[Any], **limits: int) -> list[Any]:
-    # Each by a copy, as an executor has it.
-    return [row for split in planned(spout, **limits) for row in read_split(pickle.loads(pickle.dumps(spout)), split)]
-
-
-def numbers(spout: ParquetRows[Any], **limits: int) -> list[int]:
-    return [row.number for row in rows(spout, **limits)]
+from tupletree.topology.splits import read_split
 
 
 @pytest.fixture
@@ -209,6 +169,41 @@ def test_planned_rows_whose_file_was_written_again_are_named(folder: Path) -> No
         list(read_split(spout, split))
 
 
+@pytest.mark.parametrize("how", ["written to its end", "replaced"])
+def test_a_file_that_changed_since_it_was_found_is_the_one_that_was_opened(folder: Path, how: str) -> None:
+    clock = ManualClock()
+    spout = opened(folder, follow=True, clock=clock)
+    assert len(numbers(spout)) == 30
+    path, whole = folder / "slow.parquet", write(folder.parent / "whole.parquet", 30, 31, 32, 33)
+    path.write_bytes(whole.read_bytes()[:100])
+    os.utime(path, (clock.wall(), clock.wall()))
+    clock.advance(4.0)
+    assert rows(spout) == []  # it was found
+    if how == "replaced":
+        whole.replace(path)
+    else:
+        path.write_bytes(whole.read_bytes())
+    (split,) = spout.plan(2, 1 << 30) or ()
+    assert [row.number for row in read_split(spout, split)] == [30, 31]
+    assert split.size_bytes == path.stat().st_size // 2
+    clock.advance(4.0)
+    resumed = opened(folder, position=spout.snapshot())
+    assert [(split.series, split.first, split.rows) for split in planned(spout)] == [(None, 2, 2)]
+    assert numbers(resumed) == [32, 33]
+
+
+def test_a_file_that_cannot_be_looked_into_now_is_no_other_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = opened(folder)
+    assert len(numbers(first)) == 30
+    os.utime(folder / "part-1.parquet", (7, 7))  # so that its footer says which it is
+    resumed = opened(folder, position=first.snapshot())
+    with monkeypatch.context() as away:
+        away.setattr(parquet_files, "_checksum", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        with pytest.raises(ConnectorError, match="Input/output error"):
+            resumed.plan(10, 1000)
+    assert numbers(resumed) == []
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"PAR1", b"not Parquet, but long enough to be read", b"PAR1" + bytes(20) + b"PAR1"]
 )
@@ -243,9 +238,14 @@ def test_with_follow_a_file_is_waited_for_while_it_is_written(folder: Path) -> N
     torn = folder / "torn.parquet"
     torn.write_bytes(whole[:100])
     os.utime(torn, (clock.wall(), clock.wall()))
-    clock.advance(6.0)
-    (lost,) = rows(spout)
+    clock.advance(2.0)
+    assert rows(spout) == []
+    torn.write_bytes(whole[:200])
+    os.utime(torn, (clock.wall() - 6.0, clock.wall() - 6.0))
+    (lost,) = rows(spout)  # of the file that was found before
     assert "not written to its end" in lost.reason
+    clock.advance(6.0)
+    assert rows(spout) == []
 
 
 def test_rows_of_a_damaged_part_are_dead_letters_and_the_others_are_read(tmp_path: Path) -> None:
@@ -259,58 +259,6 @@ def test_rows_of_a_damaged_part_are_dead_letters_and_the_others_are_read(tmp_pat
     lost = [row for row in made if isinstance(row, Reject)]
     assert [row.message_id for row in lost] == [(str(path), row) for row in range(10, 20)]
     assert "a.parquet, row 10: the file is damaged here" in lost[0].reason
-
-
-class Visit(msgspec.Struct, frozen=True):
-    at: datetime
-    tags: list[str]
-    day: date
-    number: int
-    shop: str | None
-    channel: str = "web"
-
-
-def test_columns_of_any_type_values_of_the_path_defaults_and_none(tmp_path: Path) -> None:
-    at = datetime(2026, 11, 29, 12, tzinfo=UTC)
-    for day in ("2026-11-29", "2026-11-30"):
-        path = tmp_path / "visits" / f"day={day}" / "number=7" / "shop=__HIVE_DEFAULT_PARTITION__" / "a.parquet"
-        path.parent.mkdir(parents=True)
-        pq.write_table(pa.table({"at": pa.array([at], pa.timestamp("ns", "UTC")), "tags": [["x"]], "more": [1]}), path)
-    assert rows(opened(tmp_path / "visits", cls=Visit)) == [
-        Visit(at, ["x"], date(2026, 11, 29), 7, None),
-        Visit(at, ["x"], date(2026, 11, 30), 7, None),
-    ]
-
-
-class Seen(msgspec.Struct, frozen=True):
-    at: datetime
-    each: list[datetime]
-    local: datetime
-
-
-def test_moments_that_spark_writes_are_in_utc_and_others_as_they_are(tmp_path: Path) -> None:
-    at = datetime(2026, 11, 29, 12, 30, tzinfo=UTC)
-    naive = at.replace(tzinfo=None)
-    for unit in ("us", "ns"):
-        columns = {
-            "at": pa.array([at], pa.timestamp(unit, "UTC")),
-            "each": pa.array([[at]], pa.list_(pa.timestamp(unit, "UTC"))),
-            "local": pa.array([naive], pa.timestamp(unit)),
-        }
-        pq.write_table(pa.table(columns), tmp_path / f"{unit}.parquet")
-        # As Spark does by default, where every timestamp is a moment.
-        pq.write_table(pa.table(columns), tmp_path / f"{unit}-96.parquet", use_deprecated_int96_timestamps=True)
-    assert rows(opened(tmp_path, cls=Seen)) == [Seen(at, [at], at), Seen(at, [at], naive)] * 2
-
-
-def test_a_row_that_its_class_cannot_hold_is_rejected_with_its_reason(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"number": [1, None, 3], "shop": ["a", "b", "c"]}), path)
-    one, other, last = rows(opened(path))
-    assert (one, last) == (Sale(1, "a"), Sale(3, "c"))
-    assert other.message_id == (str(path), 1)
-    assert b"'shop': 'b'" in other.payload
-    assert other.reason.startswith("Sale.number: got 1 nulls")
 
 
 def test_a_file_that_lacks_a_column_is_one_dead_letter(folder: Path) -> None:

@@ -37,6 +37,14 @@ class ByKeyword:
     text: str
 
 
+class Short(msgspec.Struct):
+    text: str
+
+    def __post_init__(self) -> None:
+        if len(self.text) > 3:
+            raise ArithmeticError("it is too long")
+
+
 class NoText(msgspec.Struct):
     path: str
     number: int
@@ -156,6 +164,13 @@ def test_a_message_class_gets_the_fields_that_it_has(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"x\n")
     made = [read(path, message_type=cls)[0].value for cls in (OnlyText, Reordered, ByKeyword)]
     assert made == [OnlyText(words="x"), Reordered(1, "x"), ByKeyword(path=path, text="x")]
+
+
+def test_a_line_that_its_class_refuses_leaves_the_others(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"a\nlong\nc\n")
+    one, lost, other = read(path, message_type=Short)
+    assert (one, other) == (Emit(Short("a"), (path, 1)), Emit(Short("c"), (path, 3)))
+    assert lost == Reject(b"long", (path, 2), f"{path}, line 2: ArithmeticError: it is too long")
 
 
 @pytest.mark.parametrize("cls", [NoText, TooMuch])

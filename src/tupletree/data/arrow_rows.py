@@ -71,10 +71,20 @@ class ArrowRows(Generic[T]):
         """The messages of a batch.
 
         Raises:
-            UnusableDataError: a field has no column and no default, or cannot hold what a row has for it.
+            UnusableDataError: a field has no column and no default, or cannot hold what a row has for it, or the class
+                refuses a row.
         """
         columns = [self._values(name, batch) for name in self.schema.fields]
-        return list(map(self._codec.build, *columns)) if columns else [self._codec.build() for _ in range(len(batch))]
+        if not columns:
+            return [self._codec.build() for _ in range(len(batch))]
+        try:
+            return list(map(self._codec.build, *columns))
+        except Exception as error:  # the class's own code may raise anything
+            name = self.schema.cls.__qualname__
+            got = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise UnusableDataError(
+                "a row does not fit its class", where=name, got=got, expected="values that it takes"
+            ) from error
 
     def _values(self, name: str, batch: pa.RecordBatch) -> Sequence[Any]:
         annotation = self.schema.fields[name]
@@ -92,7 +102,7 @@ class ArrowRows(Generic[T]):
             if self._codec.takes(name, array.type):
                 return self._codec.items_of(name, array.cast(self._codec.arrow_schema.field(name).type))
             return _converted(array, annotation)
-        except (ValueError, TypeError, LookupError, ArithmeticError, pa.ArrowException, UnusableDataError) as error:
+        except Exception as error:  # a value's own code may raise anything
             why = error.findings[0].got if isinstance(error, UnusableDataError) else f"{type(error).__name__}: {error}"
             raise UnusableDataError(
                 "a row does not fit its class",

@@ -16,7 +16,7 @@ from tupletree.clock import Clock
 from tupletree.errors import ConfigError
 from tupletree.sources.files import Order, Paths
 from tupletree.sources.lines import decode_all, decode_each, raw_lines
-from tupletree.sources.text import MAX_LINE_BYTES, Line, TextLines
+from tupletree.sources.text import MAX_LINE_BYTES, Line, TextLines, refusal
 from tupletree.sources.text_pieces import IdOf
 from tupletree.topology.components import Reject
 from tupletree.topology.streams import Schema
@@ -94,13 +94,13 @@ class JsonLines(TextLines[T]):
 
     def _values(
         self, chunk: bytes, encoding: str, name: str, offset: int, first: int, id_of: IdOf
-    ) -> map[T] | Iterator[T | Reject]:
+    ) -> list[T] | Iterator[T | Reject]:
         cls: Any = self.message_type
         decode = _decoder(cls).decode
         texts = decode_all(chunk, encoding, at_start=offset == 0)
-        with suppress(msgspec.MsgspecError, UnicodeEncodeError):  # one by one, it is said of which line
+        with suppress(Exception):  # one by one, it is said of which line; the class's own code may raise anything
             if texts is not None:
-                return iter([*map(decode, texts)])
+                return [*map(decode, texts)]
         return self._each(chunk, encoding, name, offset, first, id_of)
 
     def _each(
@@ -114,8 +114,8 @@ class JsonLines(TextLines[T]):
                 continue
             try:
                 yield decode(line)
-            except (msgspec.MsgspecError, UnicodeEncodeError) as error:
-                fault = str(error) if line.strip() else "an empty line"
+            except Exception as error:  # noqa: BLE001 - the class's own code may raise anything
+                fault = refusal(error) if line.strip() else "an empty line"
                 yield Reject(
                     line.encode(errors="surrogatepass"), id_of(index), f"{name}, line {first + index}: {fault}"
                 )

@@ -27,7 +27,7 @@ class PackedRecords(Generic[R]):
     """Records in the order in which they were added.
 
     Attributes:
-        records: to be read; see `append`, `changed` and `keep` for what changes them.
+        records: to be read; see `append`, `changed` and `forget` for what changes them.
 
     Args:
         kind: class of the records.

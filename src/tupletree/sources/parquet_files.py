@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -42,7 +42,29 @@ _MAGIC = b"PAR1"
 
 
 class NotParquetError(ValueError):
-    """A file has no footer of Parquet; says why."""
+    """A file has no footer of Parquet; says why. `status` is that of the file."""
+
+    def __init__(self, why: str, status: os.stat_result) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Footer(NamedTuple):
+    """What a file's footer says.
+
+    Attributes:
+        checksum: XXH3-64 of it.
+        rows: how many the file has.
+        columns: their names.
+        size: bytes of the file that ends with it.
+        status: of that file, and of no other one that has come to its path meanwhile.
+    """
+
+    checksum: int
+    rows: int
+    columns: list[str]
+    size: int
+    status: os.stat_result
 
 
 class FileRecord(msgspec.Struct, array_like=True):
@@ -174,10 +196,11 @@ class ParquetFiles:
         """Whether a file that is new can be read; if it cannot for good, its loss is reported."""
         record, path = source.record, source.found.path
         try:
-            record.footer, record.rows, columns = footer_of(path)
+            footer = footer_of(path)
         except NotParquetError as error:
-            if self._follow and self._clock.wall() - Path(path).stat().st_mtime < QUIET_S:
+            if self._follow and self._clock.wall() - error.status.st_mtime < QUIET_S:
                 return False  # it is being written
+            _identify(record, error.status, error.status.st_size)
             self._lose(record, "unreadable", f"{record.name} cannot be read as Parquet: {error}")
             return False
         except FileNotFoundError:
@@ -187,7 +210,9 @@ class ParquetFiles:
             raise ConnectorError(
                 f"cannot open: {error.strerror or error}", where=record.name, next_step=way_out(error)
             ) from error
-        known = {*columns, *partition_of(record.name)}
+        _identify(record, footer.status, footer.size)
+        record.footer, record.rows = footer.checksum, footer.rows
+        known = {*footer.columns, *partition_of(record.name)}
         if missing := [name for name in self._needs if name not in known]:
             which = ", ".join(missing)
             self._lose(record, "unreadable", f"{record.name} has no column for {which}; none of its rows is read")
@@ -254,6 +279,11 @@ class ParquetFiles:
             self._records.changed(record)
 
 
+def _identify(record: FileRecord, status: os.stat_result, size: int) -> None:
+    """Since a file was found it may have been written to its end, or another one may have come to its path."""
+    record.device, record.inode, record.size, record.mtime_ns = status.st_dev, status.st_ino, size, status.st_mtime_ns
+
+
 class _Known:
     """Records by what a file may be known by."""
 
@@ -278,8 +308,8 @@ class _Known:
 # --- what is in a file, and where it is ---------------------------------------------------------------------------
 
 
-def footer_of(path: str) -> tuple[int, int, list[str]]:
-    """The checksum of a file's footer, how many rows it has, and its columns.
+def footer_of(path: str) -> Footer:
+    """Read a file's footer.
 
     Raises:
         NotParquetError: it has none.
@@ -288,35 +318,42 @@ def footer_of(path: str) -> tuple[int, int, list[str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    checksum = _checksum(path)
-    try:
-        metadata = pq.read_metadata(path)
-        return checksum, metadata.num_rows, metadata.schema.to_arrow_schema().names
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # it cannot be read now; that its content is wrong is said without a number
-        raise NotParquetError(str(error).partition("\n")[0]) from error
-
-
-def _checksum(path: str) -> int:
     with Path(path).open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size < 12:
-            raise NotParquetError(f"it has {counted(size, 'byte')}")
-        file.seek(size - 8)
-        end = file.read(8)
-        length = int.from_bytes(end[:4], "little")
-        if end[4:] != _MAGIC or length > size - 12:
-            raise NotParquetError("it does not end as a Parquet file does, or was not written to its end")
-        file.seek(size - 8 - length)
-        return xxhash.xxh3_64_intdigest(file.read(length))
+        checksum, size = _checksum(file)
+        status = os.fstat(file.fileno())
+        try:
+            metadata = pq.read_metadata(file)
+            return Footer(checksum, metadata.num_rows, metadata.schema.to_arrow_schema().names, size, status)
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # it cannot be read now; that its content is wrong is said without a number
+            raise NotParquetError(str(error).partition("\n")[0], status) from error
+
+
+def _checksum(file: BinaryIO) -> tuple[int, int]:
+    """Of a file's footer; and how many bytes the file has."""
+    size = file.seek(0, os.SEEK_END)
+    if size < 12:
+        raise NotParquetError(f"it has {counted(size, 'byte')}", os.fstat(file.fileno()))
+    file.seek(size - 8)
+    end = file.read(8)
+    length = int.from_bytes(end[:4], "little")
+    if end[4:] != _MAGIC or length > size - 12:
+        why = "it does not end as a Parquet file does, or was not written to its end"
+        raise NotParquetError(why, os.fstat(file.fileno()))
+    file.seek(size - 8 - length)
+    return xxhash.xxh3_64_intdigest(file.read(length)), size
 
 
 def _has_footer(path: str, footer: int) -> bool:
+    """Whether a file has this footer. Raises ConnectorError: it cannot be opened now."""
     try:
-        return _checksum(path) == footer
-    except (NotParquetError, OSError):
+        with Path(path).open("rb") as file:
+            return _checksum(file)[0] == footer
+    except (NotParquetError, FileNotFoundError):
         return False
+    except OSError as error:
+        raise ConnectorError(f"cannot open: {error.strerror or error}", where=path, next_step=way_out(error)) from error
 
 
 def place_of_rows(split: Split, data: InFile) -> str:
@@ -327,15 +364,8 @@ def place_of_rows(split: Split, data: InFile) -> str:
         ConnectorError: it cannot be opened.
     """
     for path in _candidates(data):
-        try:
-            if _checksum(path) == data.footer:
-                return path
-        except (NotParquetError, FileNotFoundError):
-            continue
-        except OSError as error:
-            raise ConnectorError(
-                f"cannot open: {error.strerror or error}", where=path, next_step=way_out(error)
-            ) from error
+        if _has_footer(path, data.footer):
+            return path
     raise SourceChangedError(
         "a file is not as it was when its rows were planned",
         where=f"{split.source}, rows {split.first} to {split.first + split.rows - 1}",

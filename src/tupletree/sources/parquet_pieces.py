@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -88,8 +89,8 @@ class _Reader:
             try:
                 batch = self._rest if self._rest is not None else self._in_utc(next(self._batches))
             except Exception as error:
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the file cannot be read now; that its content is wrong is said without a number
+                if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+                    raise  # it cannot be read now; that the content of the file is wrong is said without a number
                 lost = min(end, self._ends[self._group]) - first
                 yield Damaged(lost, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
                 first += lost
@@ -191,10 +192,24 @@ def values_of(message_type: type, part: pa.RecordBatch | Damaged, split: Split, 
         if isinstance(value, UnusableDataError):
             finding = value.findings[0]
             reason = f"{finding.where}: got {finding.got}, expected {finding.expected}"
-            payload = str(part.slice(at - index, 1).to_pylist()[0]).encode(errors="replace")
-            yield Reject(payload, split.message_id(at), reason)
+            yield Reject(_shown(part, at - index), split.message_id(at), reason)
         else:
             yield value
+
+
+def _shown(batch: pa.RecordBatch, row: int) -> bytes:
+    """A row for people; of a value that no object of Python holds, what it is made of."""
+    shown = {name: _item(batch.column(at).slice(row, 1)) for at, name in enumerate(batch.schema.names)}
+    return str(shown).encode(errors="replace")
+
+
+def _item(column: pa.Array[Any]) -> Any:
+    import pyarrow as pa
+
+    for kind in (column.type, pa.int64(), pa.int32(), pa.binary()):
+        with suppress(ValueError, OverflowError, pa.ArrowException):  # a moment beyond year 9999, text that is no UTF-8
+            return column.view(kind).to_pylist()[0]
+    return f"a {column.type}"
 
 
 def rows_in(part: pa.RecordBatch | Damaged) -> int:

@@ -112,20 +112,20 @@ class ParquetRows(SplitSpout[T], Generic[T]):
     def _misfit(self, path: str) -> Finding | None:
         """Why no row of a file, of the first ones, fits the class."""
         try:
-            _, rows, columns = footer_of(path)
+            footer = footer_of(path)
         except NotParquetError as error:
             return None if self.follow else Finding(f"cannot be read as Parquet: {error}", where=path)
         except OSError as error:
             return Finding(error.strerror or str(error), where=path)
         made = rows_of(self._class)
-        if missing := made.missing({*columns, *partition_of(path)}):
+        if missing := made.missing({*footer.columns, *partition_of(path)}):
             return Finding(
                 f"has no column for {', '.join(missing)}",
                 where=path,
-                got=", ".join(columns),
+                got=", ".join(footer.columns),
                 next_step=f"give these fields of {self._class.__qualname__} a default, or let them be None",
             )
-        sample = [*self._rows(path, path, Split(min(rows, SAMPLE_ROWS), 0, path))] if rows else []
+        sample = [*self._rows(path, path, Split(min(footer.rows, SAMPLE_ROWS), 0, path))] if footer.rows else []
         if sample and all(isinstance(row, Reject) for row in sample):
             return Finding(f"no row fits {self._class.__qualname__}", where=path, got=sample[0].reason)
         return None

@@ -7,6 +7,7 @@ next, `file_queue`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count, repeat
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -239,7 +240,7 @@ class TextLines(SplitSpout[T], Generic[T]):
         if taken.lost is not None:
             return [Reject(taken.piece, id_of(0), taken.lost)]
         rows = self._values(taken.piece, taken.encoding, name, taken.offset, first, id_of)
-        if isinstance(rows, map):  # all of them can be decoded
+        if isinstance(rows, list):  # all of them can be decoded
             if series is None:
                 return [Emit(row, (name, number)) for number, row in enumerate(rows, first)]
             return [Emit(row, (name, series, number)) for number, row in enumerate(rows, first)]
@@ -255,12 +256,17 @@ class TextLines(SplitSpout[T], Generic[T]):
 
     def _values(
         self, chunk: bytes, encoding: str, name: str, offset: int, first: int, id_of: IdOf
-    ) -> map[T] | Iterator[T | Reject]:
+    ) -> list[T] | Iterator[T | Reject]:
         columns, make = constructor(self.message_type)
         texts = decode_all(chunk, encoding, at_start=offset == 0)
-        if texts is not None:
-            sources: dict[str, Iterable[Any]] = {"text": texts, "path": repeat(encodable(name)), "number": count(first)}
-            return map(make, *(sources[column] for column in columns))
+        with suppress(Exception):  # one by one, it is said of which line; the class's own code may raise anything
+            if texts is not None:
+                sources: dict[str, Iterable[Any]] = {
+                    "text": texts,
+                    "path": repeat(encodable(name)),
+                    "number": count(first),
+                }
+                return list(map(make, *(sources[column] for column in columns)))
         return self._each(chunk, encoding, name, offset, first, id_of)
 
     def _each(
@@ -270,9 +276,19 @@ class TextLines(SplitSpout[T], Generic[T]):
         for index, line in enumerate(decode_each(raw_lines(chunk), encoding, name, offset, first, id_of)):
             if isinstance(line, Reject):
                 yield line
-            else:
-                values = {"text": line, "path": encodable(name), "number": first + index}
+                continue
+            values = {"text": line, "path": encodable(name), "number": first + index}
+            try:
                 yield make(*(values[column] for column in columns))
+            except Exception as error:  # noqa: BLE001 - the class's own code may raise anything
+                reason = f"{name}, line {first + index}: {refusal(error)}"
+                yield Reject(line.encode(errors="surrogatepass"), id_of(index), reason)
+
+
+def refusal(error: Exception) -> str:
+    """Why a class does not take a line, in words."""
+    of_ours = isinstance(error, msgspec.MsgspecError | UnicodeEncodeError)
+    return str(error) if of_ours else f"{type(error).__name__}: {error}"
 
 
 text_lines = TextLines
