@@ -17,13 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from tests.places import Place
 from tupletree.bolts.effects import TaskPlace
 from tupletree.data.arrow_rows import ArrowRows
 from tupletree.data.codec import ArrowCodec, EncodeError
 from tupletree.data.native_columns import NativeColumns
 from tupletree.sinks import delta, parquet
 from tupletree.sinks.files import SinkRowsError
+from tupletree.sources import delta_rows, parquet_rows
 from tupletree.topology.components import SinkBatch
+from tupletree.topology.splits import read_split
 from tupletree.topology.streams import Schema
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -155,6 +158,76 @@ def test_a_field_of_several_types_or_without_an_end_is_json() -> None:
         {"either": "1", "node": {"name": "a", "next": inner}, "pair": '[1,"x"]', "anything": '{"k":[1]}'},
         {"either": '"t"', "node": {"name": "a", "next": None}, "pair": '[2,"y"]', "anything": None},
     ]
+
+
+class Inner(msgspec.Struct, frozen=True):
+    either: int | str
+    colours: dict[str, Colour]
+
+
+class Mixed(msgspec.Struct, frozen=True):
+    loose: Loose
+    several: list[int | str | None]
+    colours: list[Colour]
+    inner: Inner
+    by_colour: dict[Colour, Inner]
+    took: timedelta
+    times: list[time]
+    tooks: list[timedelta]
+    either: int | str | None = None
+
+
+TOOK = timedelta(seconds=5, microseconds=1)
+INNERS = (Inner("2", {"k": Colour.RED}), Inner(2, {}))
+MIXED = [
+    Mixed(
+        Loose("1", Node("a", Node("b")), (1, "x"), {"k": [1]}),
+        ["1", 1, None],
+        [Colour.RED],
+        inner,
+        {Colour.RED: inner},
+        TOOK,
+        [time(3, 4)],
+        [TOOK],
+        "7",
+    )
+    for inner in INNERS
+]
+
+
+def test_json_and_names_of_members_come_back_wherever_they_are(tmp_path: Path) -> None:
+    assert ArrowRows(Mixed).all(made(*MIXED)) == MIXED
+    for sink in (parquet(tmp_path / "files", native=True), delta(tmp_path / "table", message_type=Mixed, native=True)):
+        sink.open(TaskPlace("t", "out", 1, 0, 1, input_types=(Mixed,)))
+        sink.write(SinkBatch("1", MIXED))
+    sources: list[Any] = [parquet_rows(tmp_path / "files", message_type=Mixed)]
+    sources.append(delta_rows(tmp_path / "table", message_type=Mixed))
+    for source in sources:
+        source.open(Place())
+        assert [row for split in source.plan(10, 1 << 20) for row in read_split(source, split)] == MIXED
+
+
+class Took(msgspec.Struct, frozen=True):
+    took: timedelta
+    again: timedelta | None = None
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_duration_comes_back_from_a_delta_table_which_has_none(tmp_path: Path, native: bool) -> None:
+    values = [Took(TOOK), Took(-TOOK, TOOK)]
+    sink = delta(tmp_path, message_type=Took, native=native)
+    sink.open(TaskPlace("t", "out", 1, 0, 1, input_types=(Took,)))
+    sink.write(SinkBatch("1", values))
+    source: Any = delta_rows(tmp_path, message_type=Took)
+    source.open(Place())
+    assert [row for split in source.plan(10, 1 << 20) for row in read_split(source, split)] == values
+
+
+def test_text_of_others_in_a_field_of_several_types_is_text() -> None:
+    class Either(msgspec.Struct, frozen=True):
+        value: int | str
+
+    assert ArrowRows(Either).all(pa.record_batch({"value": ["1", '"x"']})) == [Either("1"), Either('"x"')]
 
 
 class Bare(NamedTuple):

@@ -7,7 +7,7 @@ dict) and converted by msgspec, strictly: no text becomes a number. Imported laz
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from tupletree.data.codec import ArrowCodec
+from tupletree.data.native_columns import LIFTED, lift_of
 from tupletree.errors import UnusableDataError
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema
@@ -99,6 +100,9 @@ class ArrowRows(Generic[T]):
         try:
             if isinstance(array.type, pa.DictionaryType):
                 array = array.cast(array.type.value_type)
+            field: pa.Field[Any] = batch.schema.field(name)
+            if LIFTED.items() <= (field.metadata or {}).items():
+                return _converted(array, annotation, lift_of(annotation, self.schema.cls))
             if self._codec.takes(name, array.type):
                 return self._codec.items_of(name, array.cast(self._codec.arrow_schema.field(name).type))
             return _converted(array, annotation)
@@ -112,10 +116,12 @@ class ArrowRows(Generic[T]):
             ) from error
 
 
-def _converted(array: pa.Array[Any], annotation: Any) -> list[Any]:
+def _converted(array: pa.Array[Any], annotation: Any, lift: Callable[[Any], Any] | None = None) -> list[Any]:
     column: Any = list[annotation]
+    items = _python_values(array)
+    lifted = items if lift is None else list(map(lift, items))
     # Without `builtin_types` text would become bytes, as base64.
-    values: list[Any] = msgspec.convert(_python_values(array), column, builtin_types=(bytes, bytearray))
+    values: list[Any] = msgspec.convert(lifted, column, builtin_types=(bytes, bytearray))
     return values
 
 

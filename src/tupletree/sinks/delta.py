@@ -128,6 +128,8 @@ class DeltaSink(Sink[Any]):
     def _encode(self, rows: Sequence[Any]) -> pa.Table:
         import pyarrow as pa
 
+        from tupletree.data.native_columns import LIFTED
+
         assert self.message_type is not None
         encoded = batch_of(self.message_type, rows, str(self), native=self.native)
         there = _columns_of(self._table)
@@ -137,7 +139,10 @@ class DeltaSink(Sink[Any]):
             else pa.nulls(len(rows), field.type)
             for field in there
         ]
-        return pa.Table.from_arrays(columns, schema=there)
+        # Delta keeps a duration as a number: the files say what was one.
+        lifted = {one.name for one in encoded.schema if one.metadata == LIFTED or "duration" in str(one.type)}
+        schema = pa.schema([field.with_metadata(LIFTED) if field.name in lifted else field for field in there])
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def _failed(self, error: Exception) -> ConnectorError:
         return ConnectorError(
