@@ -261,13 +261,13 @@ def test_the_sink_writes_them_for_other_tools_and_names_rows_that_do_not_fit(tmp
     found = duckdb.connect().execute(query).fetchall()
     assert [(at.astimezone(UTC), *others) for at, *others in found] == [(NOON, Decimal("1.2"), "p", "m")] * 2
     exact = ArrowCodec.of(Schema.of(Order)).to_batch([ORDER])
-    assert sink.write_batches(tmp_path / "b.parquet", [(Order, exact), (Order, exact)])
+    assert sink.write_batches(lambda _: tmp_path / "b.parquet", [(Order, exact), (Order, exact)])
     assert pq.read_table(tmp_path / "b.parquet").equals(pq.read_table(tmp_path / "a.parquet"))
     with pytest.raises(SinkRowsError) as raised:
         sink.write_candidate(tmp_path / "c.parquet", [Bare(NOON), Bare(NOON.replace(tzinfo=None)), Bare(NOON)])
     assert [fault.position for fault in raised.value.rows] == [1]
     naive = ArrowCodec.of(Schema.of(Bare)).to_batch([Bare(NOON.replace(tzinfo=None))])
-    assert not sink.write_batches(tmp_path / "d.parquet", [(Bare, naive)])
+    assert not sink.write_batches(lambda _: tmp_path / "d.parquet", [(Bare, naive)])
 
 
 def test_delta_tables_have_them_too(tmp_path: Path) -> None:

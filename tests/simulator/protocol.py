@@ -23,6 +23,7 @@ from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.run import stored_state
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sinks.folders import visible_files
+from tupletree.sinks.partitions import folders_with_files
 from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
 from tupletree.topology.builder import BoltHandle
 from tupletree.topology.components import SinkBatch
@@ -133,7 +134,7 @@ def topology(script: Script, folder: Path) -> Topology:
     if script.kind == "held":
         passed = t.bolt("gathered", gathered, parallelism=2).fields(passed, "key")
     t.sink("rows", jsonl(folder / "rows"), parallelism=2).shuffle(passed)
-    t.sink("columns", parquet(folder / "columns")).shuffle(passed)
+    t.sink("columns", parquet(folder / "columns", partition_by=script.partition_by)).shuffle(passed)
     t.sink("table", Table()).shuffle(passed)
     return t
 
@@ -160,6 +161,7 @@ def script_of(seed: int, kind: str) -> Script:
     poison = {number for number in range(count) if chance.random() < 0.05}
     fragile = chance.choice((0.0, 0.0, 0.1))
     script = Script(f"{kind} {seed}", kind, chance, count, failing, poison, fragile=fragile)
+    script.partition_by = "key" if seed // len(KINDS) % 2 else ()
     if kind in ("leased", "released"):
         script.unreadable = {number for number in range(count) if chance.random() < 0.04}
     return script
@@ -303,11 +305,15 @@ class Reader:
         """The rows that are seen."""
         if not folder.exists():
             return Counter()
-        files = [(path.name, path.stat()) for path in visible_files(folder)]
+        places = folders_with_files(folder)
+        files = [(str(path), path.stat()) for place in places for path in visible_files(place)]
         now = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]
         then, rows = self._found.get(folder, (None, Counter()))
         if now != then:
-            rows = Counter((row["number"], row["share"]) for row in read_rows(folder))
+            found = [*read_rows(folder)]
+            if any(row["key"] != (row["number"] + row["share"]) % KEYS for row in found):
+                raise BrokenRuleError(f"{folder.name} shows a row with the key of another one")
+            rows = Counter((row["number"], row["share"]) for row in found)
             self._found[folder] = now, rows
         return rows
 

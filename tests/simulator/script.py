@@ -37,6 +37,7 @@ class Script:
         refused: messages whose rows a called sink refused.
         taken: batch id → rows that the called sink has.
         fragile: how often a call of the sink fails.
+        partition_by: what names the folders of the sink of columns, if it has any.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Script:
     delivered: int = 0
     is_over: Callable[[], bool] = lambda: False
     unreadable: set[int] = field(default_factory=set)
+    partition_by: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.leasing = Leasing(self.chance, self.count)

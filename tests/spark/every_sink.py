@@ -51,6 +51,7 @@ def topology(folder: Path, batch_size: int = 10, source: str = "file") -> Topolo
     passed = t.bolt("stumble", stumble).shuffle(counts)
     t.sink("lines", jsonl(folder / "lines"), parallelism=1).shuffle(passed)
     t.sink("columns", parquet(folder / "columns"), parallelism=1).shuffle(passed)
+    t.sink("folders", parquet(folder / "folders", partition_by="word"), parallelism=1).shuffle(passed)
     t.sink("table", sql(database(folder), "counts"), parallelism=1).shuffle(passed)
     t.sink("lake", delta(folder / "lake"), parallelism=1).shuffle(passed)
     t.sink("function", foreach(AppendingCalls(folder)), parallelism=2).shuffle(passed)
@@ -88,7 +89,7 @@ def check_every_sink(folder: Path, summary: Summary) -> None:
     committed = [text for number, text in enumerate(texts, 1) if number not in poisoned]
     assert (summary.acked, summary.dead, summary.open) == (len(good), len(poisoned | refused), 0)
     # Files: exactly once. A sink that refuses a row has no say in what another one holds.
-    for sink in ("lines", "columns"):
+    for sink in ("lines", "columns", "folders"):
         assert rows_of(folder, sink) == expected_rows(committed)
     lake = DeltaTable(folder / "lake").to_pyarrow_table().to_pylist()
     assert Counter((row["word"], row["count"]) for row in lake) == expected_rows(committed)

@@ -13,9 +13,9 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tupletree.durable import create_new, identity_of, sync_directory
@@ -24,6 +24,9 @@ from tupletree.sinks.folders import MARKER_NAME, check_claimed
 from tupletree.texts import counted
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import TopologySpec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 CANDIDATE_PREFIX = "_tt-"
 """Every candidate's name starts with this; readers of data folders skip names that start with `_`."""
@@ -41,6 +44,21 @@ class RowError:
     position: int
     reason: str
     error_type: str = "TypeError"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A candidate that was written.
+
+    Attributes:
+        path: of the file, in the sink's folder.
+        folder: where its final name is, below the sink's folder; empty: in that itself.
+        rows: which of the given rows it has, ascending; None: all.
+    """
+
+    path: Path
+    folder: str = ""
+    rows: npt.NDArray[Any] | None = None
 
 
 class SinkRowsError(ConnectorError):
@@ -99,6 +117,24 @@ class FileSink(Sink[Any]):
             ConnectorError: the file could not be written.
         """
 
+    def write_candidates(
+        self, path_of: Callable[[int], Path], rows: Sequence[Any], made: Sequence[int] | None = None
+    ) -> list[Candidate]:
+        """Write all rows, at least one, as one candidate for each folder that they belong into; here one for all.
+
+        Args:
+            path_of: the path of candidate 0, 1, …
+            rows: as for `write_candidate`, which says what is raised, too. After an error files may be left.
+            made: as there.
+        """
+        path = path_of(0)
+        self.write_candidate(path, rows, made)
+        return [Candidate(path)]
+
+    def faults_of(self, cls: type) -> list[Finding]:  # noqa: ARG002 - it takes any
+        """Why rows of a class cannot be written as the sink is set; empty if they can."""
+        return []
+
     @abstractmethod
     def filter_candidate(self, source: Path, destination: Path, keep: Sequence[bool]) -> int:
         """Write a new candidate with the rows of `source` whose flag is true; returns how many.
@@ -119,7 +155,7 @@ class FileSink(Sink[Any]):
             self._place = place
 
     def write(self, batch: SinkBatch[Any]) -> None:
-        """Write and publish one batch as one file named after `batch.id`; writing it again changes nothing.
+        """Write and publish one batch as one file (of each folder) named after `batch.id`; again, it changes nothing.
 
         Raises:
             SinkRowsError: as `write_candidate`.
@@ -128,14 +164,17 @@ class FileSink(Sink[Any]):
         """
         if not batch.rows:
             return
-        name = f"batch-{quote(batch.id, safe='')}{self.suffix}"
-        candidate = self._place / f"{CANDIDATE_PREFIX}{name}"
+        stem = f"batch-{quote(batch.id, safe='')}"
+
+        def path_of(number: int) -> Path:
+            return self._place / f"{CANDIDATE_PREFIX}{stem}{f'-{number:03d}' if number else ''}{self.suffix}"
+
         try:
             self._find_folder()
-            self.write_candidate(candidate, batch.rows, batch.made)
-            publish(candidate, self._place / name)
+            for one in self.write_candidates(path_of, batch.rows, batch.made):
+                publish(one.path, self._place / one.folder / f"{stem}{self.suffix}")
         except OSError as error:
-            raise ConnectorError(f"cannot write: {error.strerror or error}", where=str(candidate)) from error
+            raise ConnectorError(f"cannot write: {error.strerror or error}", where=str(path_of(0))) from error
 
     def _find_folder(self) -> None:
         """Make the folder, or see that it still is the one that was claimed: an empty mount point is another one."""
@@ -150,7 +189,8 @@ class FileSink(Sink[Any]):
 def publish(candidate: Path, final: Path) -> None:
     """Give a candidate its visible name, atomically; safe to repeat after a kill at any point.
 
-    Both are in the same folder. A candidate that is missing while `final` is there was published before.
+    The final name is in the candidate's folder or below it, in folders that are made. A candidate that is missing while
+    `final` is there was published before.
 
     Raises:
         CheckpointError: neither file exists, or `final` exists with other content.
@@ -158,7 +198,7 @@ def publish(candidate: Path, final: Path) -> None:
     """
     if final.exists():
         if not candidate.exists():
-            sync_directory(final.parent)  # the process that renamed it may have been killed before this
+            _sync_names(candidate, final)  # the process that renamed it may have been killed before this
             return
         if _digest(candidate) != _digest(final):
             raise CheckpointError(
@@ -169,15 +209,17 @@ def publish(candidate: Path, final: Path) -> None:
                 next_step="check whether another program writes to this folder; move the published file away",
             )
         candidate.unlink()
-        sync_directory(final.parent)
+        _sync_names(candidate, final)
         return
     try:
+        if final.parent != candidate.parent and candidate.exists():
+            _make_below(candidate.parent, final.parent)
         candidate.rename(final)
     except FileNotFoundError as error:
         if final.exists():  # another process of this run was faster
-            sync_directory(final.parent)
+            _sync_names(candidate, final)
             return
-        check_claimed(final.parent)
+        check_claimed(candidate.parent)
         raise CheckpointError(
             "neither the candidate nor the published file exists",
             where=str(final),
@@ -185,11 +227,38 @@ def publish(candidate: Path, final: Path) -> None:
             expected="one of the two",
             next_step="the output folder lost files after the run committed them; replay from the source",
         ) from error
-    sync_directory(final.parent)
+    _sync_names(candidate, final)
+
+
+def _make_below(folder: Path, below: Path) -> None:
+    """Make a folder and those between; not `folder` itself, which may be away."""
+    names = below.relative_to(folder).parts
+    for depth in range(1, len(names) + 1):
+        folder.joinpath(*names[:depth]).mkdir(exist_ok=True)
+
+
+def _sync_names(candidate: Path, final: Path) -> None:
+    """Make a file's name last, and those of the folders between it and the candidate's."""
+    place = final.parent
+    sync_directory(place)
+    while place != candidate.parent:
+        place = place.parent
+        sync_directory(place)
 
 
 def directories_of(spec: TopologySpec) -> dict[str, Path]:
-    """File sink → absolute folder. Raises ConfigError if two sinks write to one."""
+    """File sink → absolute folder. Raises ConfigError if two sinks write to one, or one cannot write its inputs."""
+    findings = [
+        replace(fault, where=f"sink {component.name!r}" + (f", {fault.where}" if fault.where else ""))
+        for component in spec.components.values()
+        if isinstance(component.body, FileSink)
+        for cls in dict.fromkeys(
+            spec.components[one.component].outputs[one.stream].schema.cls for one in component.inputs
+        )
+        for fault in component.body.faults_of(cls)
+    ]
+    if findings:
+        raise ConfigError("a sink cannot write what it is given", findings=findings)
     folders = {
         component.name: component.body.directory.absolute()
         for component in spec.components.values()

@@ -15,6 +15,7 @@ import msgspec
 from tupletree.errors import ConnectorError
 from tupletree.sinks.files import MADE
 from tupletree.sinks.folders import runs_of, visible_files
+from tupletree.sinks.partitions import folders_with_files, values_of_folders
 
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
@@ -24,7 +25,8 @@ def read_rows(directory: str | os.PathLike[str], *, latest_by: str | Sequence[st
     """The published rows of a sink's folder, file by file in name order.
 
     Parquet files may have different columns, as where a field was added between two starts: a row has None in those
-    that its file does not have. A line of JSON has the fields that it was written with.
+    that its file does not have. Files in folders of partitions (`day=2026-11-29/`) are read, too: their rows have the
+    folders' values as last columns. A line of JSON has the fields that it was written with.
 
     Args:
         directory: the folder.
@@ -38,13 +40,18 @@ def read_rows(directory: str | os.PathLike[str], *, latest_by: str | Sequence[st
     """
     folder = Path(directory)
     try:
-        paths = visible_files(folder)
+        paths = [
+            path
+            for place in folders_with_files(folder)
+            for path in visible_files(place)
+            if "=" not in path.name or path.is_file()
+        ]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConnectorError("no such folder", where=str(folder), next_step="run the topology first") from error
     names = (latest_by,) if isinstance(latest_by, str) else tuple(latest_by)
     if names:
         return iter(_newest(folder, paths, names))
-    return _rows_of(paths)
+    return _rows_of(folder, paths)
 
 
 def _newest(folder: Path, paths: list[Path], names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -52,7 +59,7 @@ def _newest(folder: Path, paths: list[Path], names: tuple[str, ...]) -> list[dic
     found: dict[bytes, tuple[tuple[int, int], dict[str, Any]]] = {}
     for path in paths:
         rank = _run_of(path.name, runs)
-        for row in _rows_of([path]):
+        for row in _rows_of(folder, [path]):
             missing = next((name for name in (MADE, *names) if name not in row), None)
             if missing is not None:
                 raise ConnectorError(
@@ -84,7 +91,7 @@ def _columns_of(paths: list[Path]) -> list[str]:
     return [*dict.fromkeys(name for one in names for name in one)]
 
 
-def _rows_of(paths: list[Path]) -> Iterator[dict[str, Any]]:
+def _rows_of(folder: Path, paths: list[Path]) -> Iterator[dict[str, Any]]:
     several = [path for path in paths if path.suffix == ".parquet"]
     columns = _columns_of(several) if len(several) > 1 else []
     for path in paths:
@@ -96,8 +103,11 @@ def _rows_of(paths: list[Path]) -> Iterator[dict[str, Any]]:
 
             file = pq.ParquetFile(path)
             is_whole = set(file.schema_arrow.names) >= {*columns}
+            values = values_of_folders(path.relative_to(folder).parts[:-1], file.schema_arrow.metadata)
             for batch in file.iter_batches():
                 rows = batch.to_pylist()
-                yield from rows if is_whole else [{name: row.get(name) for name in columns} for row in rows]
+                if not is_whole:
+                    rows = [{name: row.get(name) for name in columns} for row in rows]
+                yield from [row | values for row in rows] if values else rows
         else:
             raise ConnectorError("not a file of a sink", where=str(path), expected="*.jsonl or *.parquet")

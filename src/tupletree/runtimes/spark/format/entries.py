@@ -125,7 +125,7 @@ class DeadEntry(msgspec.Struct, array_like=True):
 
 
 class OutputFile(msgspec.Struct, array_like=True):
-    """A candidate that counts, and its final name; none if its rows are for a called sink."""
+    """A candidate that counts, and its final name, below the sink's folder; none if its rows are for a called sink."""
 
     sink: str
     candidate: str
@@ -436,6 +436,7 @@ class WaitingFile(msgspec.Struct, array_like=True, frozen=True):
     sidecar: str
     rows: int
     part: int = 0
+    folder: str = ""
 
     @property
     def key(self) -> str:

@@ -151,7 +151,10 @@ class FailureReport(msgspec.Struct, array_like=True):
 
 
 class OutputReport(msgspec.Struct, array_like=True):
-    """A candidate file of a sink task, and the sidecar with the roots of its rows; `part`: which of the task's."""
+    """A candidate file of a sink task, and the sidecar with the roots of its rows.
+
+    `part`: which of the task's; `folder`: where below the sink's folder it is published.
+    """
 
     sink: str
     task_index: int
@@ -159,6 +162,7 @@ class OutputReport(msgspec.Struct, array_like=True):
     sidecar: str
     rows: int
     part: int = 0
+    folder: str = ""
 
 
 class StateReport(msgspec.Struct, array_like=True):

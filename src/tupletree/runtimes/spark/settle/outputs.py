@@ -62,7 +62,7 @@ class _Piece:
     """Rows of one candidate that are published now: all of them, or those whose flag in `keep` is true.
 
     `roots` are those of called sinks' rows; where all are published they may be left out, for the sidecar has them.
-    `own` distinguishes it from other files of its epoch.
+    `own` distinguishes it from other files of its epoch; `folder` is where below the sink's they are published.
     """
 
     sink: str
@@ -72,6 +72,7 @@ class _Piece:
     rows: int
     roots: Sequence[Root]
     keep: Sequence[bool] | None = None
+    folder: str = ""
 
 
 class OutputChooser:
@@ -126,7 +127,7 @@ class OutputChooser:
         """Choose what is published now of a candidate of this epoch."""
         folder = Path(self._sinks[output.sink])
         own = f"{output.task_index:04d}{part_text(output.part)}"
-        whole = _Piece(output.sink, output.task_index, own, output.candidate, output.rows, ())
+        whole = _Piece(output.sink, output.task_index, own, output.candidate, output.rows, (), folder=output.folder)
         if not verdicts.withholds_rows:
             if not self._is_called(output.sink):
                 chosen.dropped.append(folder / output.sidecar)
@@ -134,7 +135,14 @@ class OutputChooser:
         anchors = read_anchors(folder / output.sidecar)
         doubtful = verdicts.in_doubt(anchors)
         file = WaitingFile(
-            output.sink, output.task_index, epoch, output.candidate, output.sidecar, output.rows, output.part
+            output.sink,
+            output.task_index,
+            epoch,
+            output.candidate,
+            output.sidecar,
+            output.rows,
+            output.part,
+            output.folder,
         )
         if verdicts.rows_may_wait and chosen.rows.add(file, doubtful, verdicts.is_unfinished, verdicts.is_dead):
             chosen.waiting.append(file)
@@ -164,6 +172,7 @@ class OutputChooser:
             body.filter_candidate(folder / piece.candidate, folder / candidate, piece.keep)
             chosen.changed.add(folder)
         final = final_name(self._run_id, epoch, piece.own, body.suffix)
+        final = f"{piece.folder}/{final}" if piece.folder else final
         chosen.outputs.append(OutputFile(piece.sink, candidate, final, piece.rows, piece.task_index))
 
     def _spool(self, sink: str, task_index: int, pieces: list[_Piece], kept: str, chosen: ChosenOutputs) -> None:
@@ -211,5 +220,6 @@ def _released(decided: Decided, chosen: ChosenOutputs, folder: Path) -> _Piece |
         chosen.dropped += [folder / file.candidate, folder / file.sidecar]
     rows = sum(decided.publish)
     own = f"{file.task_index:04d}-{file.epoch:08d}{part_text(file.part)}"
-    piece = _Piece(file.sink, file.task_index, own, file.candidate, rows, decided.roots, decided.publish)
-    return piece if rows else None
+    if not rows:
+        return None
+    return _Piece(file.sink, file.task_index, own, file.candidate, rows, decided.roots, decided.publish, file.folder)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tupletree.data.columns import Anchors, ArrowColumns
+from tupletree.data.columns import Anchors, ArrowColumns, flat_roots
 from tupletree.data.frames import ColumnFrame, Frame, Root, roots_of, segments_of
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.format.sidecars import part_text, sidecar_of, write_sidecar
 from tupletree.runtimes.spark.format.spool import Spool
 from tupletree.runtimes.spark.format.wire import FailRoot
 from tupletree.runtimes.spark.worker.inbox import weight_of
-from tupletree.sinks.files import CANDIDATE_PREFIX, FileSink, SinkRowsError
+from tupletree.sinks.files import CANDIDATE_PREFIX, Candidate, FileSink, SinkRowsError
 from tupletree.sinks.folders import check_claimed
 from tupletree.sinks.parquet import ParquetSink
 from tupletree.topology.model import BoltSpec, ComponentSpec
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
 
-# More than 12 attributes: one candidate and its sidecar while they are written.
+# More than 12 attributes: candidates and their sidecars while they are written.
 class SinkTask:
-    """Gathers the rows of one candidate of a sink task.
+    """Gathers the rows of one candidate of a sink task, or of one for each partition of theirs.
 
     Args:
         component: the sink.
         directory: its absolute folder.
         name: what makes the task's candidates unique: generation, epoch, run, task and attempt.
-        part: which of them this is.
+        part: which of them the first one is.
         ids_of: finds the message ids of roots.
 
     Attributes:
@@ -54,8 +54,7 @@ class SinkTask:
         self._sink: FileSink = component.body
         self.directory = directory
         self._part = part
-        self._candidate = f"{CANDIDATE_PREFIX}{name}{part_text(part)}{self._sink.suffix}"
-        self._sidecar = sidecar_of(Path(self._candidate)).name
+        self._name = name
         self._values: list[Any] = []
         self._roots: list[Root] = []
         self._ends: list[int] = []
@@ -98,37 +97,40 @@ class SinkTask:
         self._roots.extend(frame.roots)
         self._ends.extend([offset + end for end in frame.ends] if offset else frame.ends)
 
-    def write(self, task_index: int, fail: FailRoot) -> wire.OutputReport | None:
-        """Write the candidate; rows that the format refuses fail their roots. None if no row is left.
+    def write(self, task_index: int, fail: FailRoot) -> list[wire.OutputReport]:
+        """Write the candidates; rows that the format refuses fail their roots. Empty if no row is left.
 
         Raises ConnectorError if that is not possible now, or the folder is not there any more.
         """
         if not isinstance(self._sink, Spool):
             check_claimed(self.directory)
-        path = self.directory / self._candidate
         batches = [(one.codec.schema.cls, one.batch) for one in self._columns]
-        if batches and isinstance(self._sink, ParquetSink) and self._sink.write_batches(path, batches):
-            layout = wire.pack_anchors(Anchors.joined([one.anchors for one in self._columns]))
-            return self._report(task_index, layout)
+        if batches and isinstance(self._sink, ParquetSink):
+            written = self._sink.write_batches(self._path_of, batches)
+            if written:
+                return self._reports(task_index, written, Anchors.joined([one.anchors for one in self._columns]))
         self._unfold()
-        if not self._values:
-            return None
-        try:
-            self._write_values(path)
-        except SinkRowsError as refused:
-            self._drop(refused, fail)
-            if not self._values:
-                return None
-            self._write_values(path)
-        return self._report(task_index, wire.pack_layout(self._roots, self._ends))
+        while self._values:
+            try:
+                written = self._write_values()
+            except SinkRowsError as refused:
+                self._drop(refused, fail)
+            else:
+                roots, widths = flat_roots(self._roots)
+                return self._reports(task_index, written, Anchors(roots, np.asarray(self._ends, np.int64), widths))
+        return []
 
-    def _write_values(self, path: Path) -> None:
+    def _path_of(self, number: int) -> Path:
+        part = part_text(self._part + number)
+        return self.directory / f"{CANDIDATE_PREFIX}{self._name}{part}{self._sink.suffix}"
+
+    def _write_values(self) -> list[Candidate]:
         if isinstance(self._sink, Spool) and self._sink.names_messages:
             segments = segments_of(self._values, self._roots, self._ends)
             ids = [self._ids_of(roots_of(root)) for root, values in segments for _ in values]
-            self._sink.write_candidate(path, self._values, self._numbers(), ids)
-        else:
-            self._sink.write_candidate(path, self._values, self._numbers())
+            self._sink.write_candidate(self._path_of(0), self._values, self._numbers(), ids)
+            return [Candidate(self._path_of(0))]
+        return self._sink.write_candidates(self._path_of, self._values, self._numbers())
 
     def _numbers(self) -> array[int] | None:
         if not self._sink.ordered:
@@ -138,11 +140,19 @@ class SinkTask:
         ]
         return array("q", np.concatenate(parts).tobytes())
 
-    def _report(self, task_index: int, layout: tuple[bytes, bytes, bytes]) -> wire.OutputReport:
+    def _reports(self, task_index: int, written: Sequence[Candidate], anchors: Anchors) -> list[wire.OutputReport]:
         # A called sink gets the rows of a spool after the commit, and only then is it known which it refuses.
         lasting = isinstance(self._sink, Spool)
-        write_sidecar(self.directory / self._sidecar, layout, lasting=lasting)
-        return wire.OutputReport(self._component, task_index, self._candidate, self._sidecar, self.rows, self._part)
+        reports = []
+        for number, one in enumerate(written, self._part):
+            sidecar, rows = sidecar_of(one.path), self.rows if one.rows is None else len(one.rows)
+            of_rows = anchors if one.rows is None else anchors.take(one.rows)
+            write_sidecar(sidecar, wire.pack_anchors(of_rows), lasting=lasting)
+            report = wire.OutputReport(
+                self._component, task_index, one.path.name, sidecar.name, rows, number, one.folder
+            )
+            reports.append(report)
+        return reports
 
     def _drop(self, refused: SinkRowsError, fail: FailRoot) -> None:
         errors = {row.position: f"{row.error_type}: {row.reason}" for row in refused.rows}

@@ -632,17 +632,19 @@ class StageRun:
             self._edges.taken(kept)
             worked[component.name] = worked.get(component.name, 0) + kept.size
             if sink.weight >= control.stage_memory_bytes and sink.may_be_cut:
-                self._write_candidate(sink, task, fail)
+                part += self._write_candidates(sink, task, fail)
                 yield
-                part += 1
                 sink = SinkTask(component, directory, name, part, self._names.ids_of)
-        self._write_candidate(sink, task, fail)
+        self._write_candidates(sink, task, fail)
 
-    def _write_candidate(self, sink: SinkTask, task: Task, fail: wire.FailRoot) -> None:
-        report = sink.write(task.index, fail)
-        if report is not None:
+    def _write_candidates(self, sink: SinkTask, task: Task, fail: wire.FailRoot) -> int:
+        """Write what a task has gathered; returns how many candidates that are."""
+        reports = sink.write(task.index, fail)
+        if reports:
             sync_directory(sink.directory)
+        for report in reports:
             self._put(wire.OUTPUT, msgpack_bytes(report))
+        return len(reports)
 
     def _write_state(self, state: StatefulTask, fail: FailureMaker, frames: Iterable[Frame]) -> None:
         try:
