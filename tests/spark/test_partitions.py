@@ -17,7 +17,7 @@ from tests.spark.counting import QUICK, SOURCES, Count, count, split, stumble, w
 from tupletree import TaskContext, Topology, arrow_bolt, batch_bolt, bolt
 from tupletree.config import resolve_options
 from tupletree.errors import TupletreeError
-from tupletree.runtimes import crash_points
+from tupletree.runtimes import crash_points, deadletters
 from tupletree.runtimes.api import RunRequest, Summary
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sources import items
@@ -178,6 +178,34 @@ def check_orders(folder: Path, summary: Summary) -> list[tuple[Any, ...]]:
 
 def test_rows_that_stay_columns_are_divided_as_tuples_are(tmp_path: Path) -> None:
     check_orders(tmp_path, run_in_process(order_topology(tmp_path), tmp_path))
+
+
+class Burst(msgspec.Struct, frozen=True):
+    number: int
+    rows: int
+
+
+class Shred(msgspec.Struct, frozen=True):
+    number: int
+    at: int
+
+
+@bolt
+def scatter(burst: Burst) -> list[Shred]:
+    return [Shred(burst.number, at) for at in range(burst.rows)]
+
+
+def test_a_message_with_rows_of_too_many_partitions_is_dead_and_the_others_are_there(tmp_path: Path) -> None:
+    bursts = [Burst(number, 40 if number == 5 else 1 + number % 3) for number in range(20)]
+    t = Topology("bursts", options={"epoch_max_messages": 4})
+    scattered = t.bolt("scatter", scatter).shuffle(t.spout("bursts", items(bursts)))
+    t.sink("out", parquet(tmp_path / "out", partition_by="at", max_partitions=4), parallelism=1).shuffle(scattered)
+    ended = run_in_process(t, tmp_path)
+    assert (ended.acked, ended.dead, ended.open) == (19, 1, 0)
+    (letter,) = deadletters.read(tmp_path / "state")
+    assert "more than 4 partitions at once" in letter.failure.error
+    rows = sorted((row["number"], row["at"]) for row in read_rows(tmp_path / "out"))
+    assert rows == [(one.number, at) for one in bursts if one.number != 5 for at in range(one.rows)]
 
 
 @pytest.mark.spark
