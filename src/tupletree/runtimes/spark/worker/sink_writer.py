@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tupletree.ids import MessageId
 
 
-# More than 12 attributes: candidates and their sidecars while they are written.
 class SinkTask:
     """Gathers the rows of one candidate of a sink task, or of one for each partition of theirs.
 
