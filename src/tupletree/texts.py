@@ -8,6 +8,7 @@ codec: there a lone surrogate fails the tuple.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,6 +28,14 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 reply', '2,000 messages')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def text_by(show: Callable[[Any], str], value: object) -> str:
+    """What `repr` or `str` gives, or words for what it raised: they run users' code, which may raise anything."""
+    try:
+        return show(value)
+    except BaseException as error:  # noqa: BLE001 - a report on an error must not become another one
+        return f"<{type(value).__qualname__} whose {show.__name__} raised {type(error).__qualname__}>"
 
 
 def moment_text(seconds: float) -> str:

@@ -6,14 +6,13 @@ import os
 import traceback
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from types import CodeType, TracebackType
-from typing import Any
 
 from tupletree.bolts.effects import MAX_STRAYS_KEPT, Worked
 from tupletree.bolts.forks import leave_if_forked
 from tupletree.bolts.service_errors import is_of_service
 from tupletree.data.frames import Root, roots_of
 from tupletree.errors import PermanentError, ProcessingTimeoutError, RetryAfter, TupletreeError
-from tupletree.texts import counted, encodable
+from tupletree.texts import counted, encodable, text_by
 from tupletree.topology.retry import Retry
 from tupletree.tracking.outcomes import Failure, FailureKind, RetryRule
 
@@ -52,15 +51,7 @@ def safe_text(value: object, limit: int = MAX_TEXT) -> str:
 
     Lone surrogates are escaped, so the text can always be encoded.
     """
-    return _bounded(value if isinstance(value, str) else _text_by(repr, value), limit)
-
-
-def _text_by(show: Callable[[Any], str], value: object) -> str:
-    """What `repr` or `str` gives, or words for what it raised: they run user code, which may raise anything."""
-    try:
-        return show(value)
-    except BaseException as error:  # noqa: BLE001 - a report on an error must not become another one
-        return f"<{type(value).__qualname__} whose {show.__name__} raised {type(error).__qualname__}>"
+    return _bounded(value if isinstance(value, str) else text_by(repr, value), limit)
 
 
 def _bounded(text: str, limit: int) -> str:
@@ -187,12 +178,12 @@ def _type_name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    return _bounded(_text_by(str, error), MAX_TEXT)
+    return _bounded(text_by(str, error), MAX_TEXT)
 
 
 def _traceback(error: BaseException) -> str:
     """The user's part of the stack: frames of our own do not help a reader."""
-    text = _text_by(_formatted, error)
+    text = text_by(_formatted, error)
     return _bounded(text if len(text) <= MAX_TRACEBACK else "…" + text[-MAX_TRACEBACK:], MAX_TRACEBACK + 1)
 
 

@@ -16,7 +16,7 @@ from tupletree.routes.adapters.contract import Adapter
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, Settlement, Work
 from tupletree.routes.running.daemon_threads import DaemonThreads
-from tupletree.routes.running.outcomes import failed
+from tupletree.routes.running.outcomes import failed, named
 from tupletree.routes.running.walks import Surroundings, Walk
 
 __all__ = ["Chain", "Surroundings", "adapter_logger", "leave_behind"]
@@ -108,7 +108,7 @@ class Chain:
             del self._walks[walk]
         if ended:
             if raised := task.exception():
-                walk.note_end(f"{type(raised).__name__}: {raised}")
+                walk.note_end(named(raised))
             outcome = task.result()
         else:
             await self._give_up(walk, task)
@@ -166,7 +166,7 @@ class Chain:
             except BaseException as error:
                 if is_outage(error) or (isinstance(error, asyncio.CancelledError) and _is_cancelled()):
                     raise
-                walk.record(step, "failed", error=f"{type(error).__name__}: {error}")
+                walk.record(step, "failed", error=named(error))
                 return failed(walk.work, error, step.spec.name)
         return walk.arrived() if self._is_last else walk.passed(self._stop)
 

@@ -76,7 +76,9 @@ def _tell(future: asyncio.Future[Any], result: Any, error: BaseException | None)
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration):  # a future takes none
+    elif isinstance(
+        error, StopIteration | GeneratorExit
+    ):  # a future takes none; coroutines that await it would be closed
         future.set_exception(RuntimeError(f"the function raised {error!r}"))
     else:
         future.set_exception(error)

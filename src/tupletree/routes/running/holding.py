@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tupletree.errors import PermanentError, is_outage
+from tupletree.errors import PermanentError, ProcessingTimeoutError, is_outage
 from tupletree.routes.adapters.contract import Adapter, AdapterResult, PipelineContext, RouteMessage
 from tupletree.routes.document.spec import AdapterSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Work
 from tupletree.routes.payloads import canonical_hash, decode, encode
 from tupletree.routes.running import chain
 from tupletree.routes.running.chain import Surroundings, adapter_logger
-from tupletree.routes.running.outcomes import call_records, delivered, failed, no_outbound, no_result, published, routed
+from tupletree.routes.running.outcomes import (
+    call_records,
+    delivered,
+    failed,
+    named,
+    no_outbound,
+    no_result,
+    published,
+    routed,
+)
 from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
 
 
@@ -108,8 +117,28 @@ class AdapterBolt(HoldingBolt[Work]):
         return self._await(result) if inspect.isawaitable(result) else result
 
     def _await(self, awaitable: Any) -> Any:
-        assert self._loop is not None, "a task is opened before it works"
-        return self._loop.run_until_complete(awaitable)
+        """What an awaitable gives. What it raises, whatever that is, is raised here and not by the loop.
+
+        SystemExit and KeyboardInterrupt leave a loop in the middle of what it does. A task that the adapter started may
+        raise them, too: that ends no call.
+        """
+        loop = self._loop
+        assert loop is not None, "a task is opened before it works"
+        task = loop.create_task(_heard(awaitable))
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt):
+                self._logger.exception(
+                    "route %s: a task that adapter %s started raised an exception that would end the program; the run "
+                    "goes on",
+                    self._route.name,
+                    self._spec.name,
+                )
+        result, error = task.result()
+        if error is not None:
+            raise error
+        return result
 
     def _limited(self, members: Sequence[Member], batch: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """A call of the adapter with these messages, that may take as long as the route allows.
@@ -125,13 +154,13 @@ class AdapterBolt(HoldingBolt[Work]):
                 work = members[0].work
                 self._surroundings.enter(work, self._position, members[0].started_s, batch or work.batch)
             call = function(*arguments) if is_async else self._threads.run(function, *arguments)
-            task = asyncio.ensure_future(call)
+            task = asyncio.ensure_future(_heard(call))
             done, _ = await asyncio.wait({task}, timeout=min(chain.LOOK_S, limit_s))
             if not done:
                 self._note(members, "pending")
                 done, _ = await asyncio.wait({task}, timeout=limit_s - min(chain.LOOK_S, limit_s))
-                if done and (error := task.exception()) and is_outage(error):
-                    self._note(members, "cancelled", f"{type(error).__name__}: {error}")
+                if done and (error := task.result()[1]) and is_outage(error):
+                    self._note(members, "cancelled", named(error))
             if not done:
                 task.cancel()
                 ended, _ = await asyncio.wait({task}, timeout=self._surroundings.grace_s)
@@ -144,7 +173,10 @@ class AdapterBolt(HoldingBolt[Work]):
                     )
                     chain.leave_behind(task)
                 raise TimeoutError(f"the call took longer than timeout_seconds ({limit_s:g}) of its route")
-            return task.result()
+            result, error = task.result()
+            if error is not None:
+                raise error
+            return result
 
         return self._await(limited())
 
@@ -288,8 +320,21 @@ class AdapterBolt(HoldingBolt[Work]):
         return Release([member.held], [*records, settlement])
 
     def _failed(self, member: Member, error: BaseException, batch: str = "") -> Release:
-        records = self._records([member], "failed", error=f"{type(error).__name__}: {error}", batch=batch)
+        records = self._records([member], "failed", error=named(error), batch=batch)
         return Release([member.held], [*records, failed(member.work, error, self._spec.name)])
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether what a call raised fails its messages: all but outages, and the end of its time on Spark, do."""
+    return not is_outage(error) and not isinstance(error, ProcessingTimeoutError)
+
+
+async def _heard(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """What it gives, or what it raises, as a value: see `AdapterBolt._await`."""
+    try:
+        return await awaitable, None
+    except BaseException as error:  # noqa: BLE001 - the adapter may raise anything
+        return None, error
 
 
 def chosen_queue(works: Sequence[Work]) -> str:

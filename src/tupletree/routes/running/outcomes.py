@@ -17,6 +17,7 @@ from tupletree.routes.ids import child_id
 from tupletree.routes.ledger.settling import fault_of
 from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Standing, Work
 from tupletree.routes.payloads import encode
+from tupletree.texts import text_by
 
 MAX_TEXT = 2000
 MAX_TRACEBACK = 8000
@@ -84,13 +85,22 @@ def failed(work: Work, error: BaseException, adapter: str) -> Settlement:
     return Settlement(
         messages=delivered(work),
         outcome="failed",
-        reason=str(error)[:MAX_TEXT],
+        reason=text_by(str, error)[:MAX_TEXT],
         error=type(error).__name__,
-        traceback="".join(traceback.format_exception(error))[-MAX_TRACEBACK:],
+        traceback=text_by(_formatted, error)[-MAX_TRACEBACK:],
         permanent=isinstance(error, PermanentError),
         retry_after_s=float(seconds) if isinstance(seconds, int | float) else 0.0,
         adapter=adapter,
     )
+
+
+def named(error: BaseException) -> str:
+    """Class and text of what an adapter raised, as records of calls have it."""
+    return f"{type(error).__name__}: {text_by(str, error)}"
+
+
+def _formatted(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def delivered(work: Work) -> list[Standing]:

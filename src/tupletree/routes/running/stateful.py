@@ -14,7 +14,7 @@ from tupletree.routes.adapters.contract import AdapterResult, BatchAdapter, Stat
 from tupletree.routes.ids import batch_id
 from tupletree.routes.messages import Child, Settlement, Work
 from tupletree.routes.payloads import encode
-from tupletree.routes.running.holding import AdapterBolt, Member, chosen_queue
+from tupletree.routes.running.holding import AdapterBolt, Member, chosen_queue, is_failure
 from tupletree.routes.running.outcomes import published, routed
 from tupletree.texts import counted
 from tupletree.topology.components import Held, Release
@@ -110,8 +110,8 @@ class BatchBolt(AdapterBolt):
             member.started_s = now_s
         try:
             released = self._call(members, batch)
-        except Exception as error:
-            if is_outage(error):
+        except BaseException as error:
+            if not is_failure(error):
                 raise
             released = self._one_by_one(members, error, batch)
         self._keep(self._members[len(members) :])
@@ -163,8 +163,8 @@ class BatchBolt(AdapterBolt):
         for member in members:
             try:
                 released += self._call([member], batch)
-            except Exception as failure:
-                if is_outage(failure):
+            except BaseException as failure:
+                if not is_failure(failure):
                     raise
                 released.append(self._failed(member, failure, batch))
         return released
@@ -294,8 +294,8 @@ class StatefulBolt(AdapterBolt):
         _, ended = self._without_cancelled([*self._members.values()])
         try:
             released = [*function(now_s)]
-        except Exception as error:
-            if is_outage(error):
+        except BaseException as error:
+            if not is_failure(error):
                 raise
             failing, self._members = self._members, {}
             return [self._failed(member, error) for member in failing.values()]
