@@ -100,7 +100,7 @@ class Pipeline:
         return topology_of(run, tasks=tasks, resources=resources, lineage=lineage)
 
     def spark_folder(self, run: RunSpec, topology: Topology) -> Path:
-        """The state directory of a run on Spark: another one for each set of routes, and where the document changed.
+        """The state directory of a run on Spark: another one for each set of routes, and where document or name changed.
 
         What an earlier run had in work is in its own directory, and in the queues, which deliver it again when its
         leases end.
@@ -109,7 +109,7 @@ class Pipeline:
             name: {part: value for part, value in one.items() if part not in {"parallelism", "shapes", "key"}}
             for name, one in fingerprint(topology.build()).items()
         }
-        text = json.dumps(kept, sort_keys=True, default=str)
+        text = json.dumps([self.spec.name, kept], sort_keys=True, default=str)
         return self.home / "-".join(["spark", *sorted(run.only), hashlib.sha256(text.encode()).hexdigest()[:8]])
 
     def _lineage(self, run: RunSpec) -> LineageSink:

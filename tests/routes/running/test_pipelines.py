@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -340,6 +341,15 @@ def test_a_child_that_waits_for_its_next_attempt_keeps_the_execution_running(tmp
         status = begun.status()
         assert (status.state, status.open) == ("running", 1)
         assert begun.wait(HANG_S).state == "completed"
+
+
+@pytest.mark.parametrize("start", RUNTIMES)
+def test_pipelines_of_other_names_share_a_folder(tmp_path: Path, start: Callable[[Pipeline], PipelineRun]) -> None:
+    first = fan_out(tmp_path)
+    other = Pipeline(dataclasses.replace(first.spec, name="other"), home=tmp_path)
+    for one in (first, other, first):
+        with start(one) as run:
+            assert run.execute({"count": 3}, route="split").wait(HANG_S).state == "completed"
 
 
 def test_two_runs_of_the_same_pipeline_share_its_queues_and_its_ledger(tmp_path: Path) -> None:

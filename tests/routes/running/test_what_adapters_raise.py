@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.routes.running.test_pipelines import HANG_S, states
+from tests.routes.running.test_pipelines import HANG_S, in_process_spark, on_local, states
 from tupletree.routes import Adapter, AdapterResult, BatchAdapter, Pipeline, PipelineContext, Release, StatefulAdapter
+from tupletree.routes.pipeline import PipelineRun
 
 
 class UnprintableError(Exception):
@@ -120,6 +121,9 @@ class Async(Adapter[Any]):
 
 KINDS = ["judge", "judge_async", "Async", "Batch", "AsyncBatch", "TaskBatch", "Stateful", "Checked"]
 
+# What `check` raises fails all that is held, which on Spark is the whole epoch.
+RUNS = [*((one, on_local) for one in KINDS), *((one, in_process_spark) for one in KINDS if one != "Checked")]
+
 DOCUMENT = """
 version: 1
 pipeline: raising
@@ -135,11 +139,13 @@ routes:
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_fails_its_message_alone_and_is_tried_again(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "start"), RUNS)
+def test_it_fails_its_message_alone_and_is_tried_again(
+    tmp_path: Path, kind: str, start: Callable[[Pipeline], PipelineRun]
+) -> None:
     at_once = 1 if kind == "Checked" else 4
     (tmp_path / "raising.yaml").write_text(DOCUMENT.format(kind=kind, at_once=at_once))
-    with Pipeline.load(tmp_path / "raising.yaml", home=tmp_path).run() as run:
+    with start(Pipeline.load(tmp_path / "raising.yaml", home=tmp_path)) as run:
         begun = run.execute({}, route="make")
         assert begun.wait(HANG_S).dead == len(RAISED), run.services.ledger.messages(begun.id, state="dead")
         assert states(run, begun.id)["judge"] == {"done": GOOD, "dead": len(RAISED)}
