@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from msgspec import to_builtins
 
 from tupletree.cli.arguments import Json
 from tupletree.cli.output import print_json, print_shown, print_table
@@ -40,7 +41,10 @@ def tree_command(
     as_json: Json = False,
 ) -> None:
     """Show where a message came from and all that came of it, with each call; or all messages of an execution."""
-    tree = _ask(pipeline, store, asked, lambda lineage, one: lineage.tree(one, limit))
+    place, tree = _ask(pipeline, store, asked, lambda lineage, one: lineage.tree(one, limit))
+    failed = [one.id for one in tree.messages.values() if one.calls and one.calls[-1].status == "failed"]
+    for name, words in _dropped(place, failed).items():
+        tree.messages[name].state = words
     if as_json:
         print_json(tree)
     else:
@@ -57,14 +61,19 @@ def failures_command(
     as_json: Json = False,
 ) -> None:
     """Show calls that failed, the latest first. Of a message: also those of all that came of it."""
-    found = _ask_all(pipeline, store, asked, lambda lineage, one: lineage.failures(one, route=route, limit=limit))
+    answers = _ask_all(pipeline, store, asked, lambda lineage, one: lineage.failures(one, route=route, limit=limit))
+    found = []
+    for place, calls in answers:
+        dropped = _dropped(place, list(dict.fromkeys(call.message for call in calls)))
+        found += [(call, dropped.get(call.message, "")) for call in calls]
     if as_json:
-        print_json(*found)
+        print_json(*({**to_builtins(call), "state": words} for call, words in found))
         return
     rows = []
-    for call in found:
+    for call, words in found:
         where = call.route, call.adapter, call.message
-        rows.append((moment_text(call.started_s), *where, str(call.attempt), _span(call.took_s), call.error))
+        error = f"{call.error} ({words.partition(' (')[0]})" if words else call.error
+        rows.append((moment_text(call.started_s), *where, str(call.attempt), _span(call.took_s), error))
     print_table(("when", "route", "adapter", "message", "attempt", "took", "error"), rows, none="no failures")
 
 
@@ -80,7 +89,8 @@ def stats_command(
 ) -> None:
     """Show per route and adapter: calls, failures, how long they take (p50, p95), and calls per second."""
     since_s = time.time() - last_s if last_s is not None else 0.0
-    found = _ask_all(pipeline, store, asked, lambda lineage, one: lineage.stats(one, since_s=since_s))
+    answers = _ask_all(pipeline, store, asked, lambda lineage, one: lineage.stats(one, since_s=since_s))
+    found = [one for _, stats in answers for one in stats]
     if as_json:
         print_json(*found)
         return
@@ -147,21 +157,24 @@ def calls_in_words(calls: list[Call]) -> Iterator[str]:
 
 
 def _ask_all(
-    pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], list[T]]
-) -> list[T]:
-    """Ask each place until one knows the id; without an id, all of them together."""
+    pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], T]
+) -> list[tuple[Places, T]]:
+    """Ask each place until one knows the id; without an id, all of them."""
     if asked:
-        return _ask(pipeline, store, asked, question)
-    answers = _answers(pipeline, store, asked, question)
-    return [row for rows in answers for row in rows]
+        return [_ask(pipeline, store, asked, question)]
+    return list(_answers(pipeline, store, asked, question))
 
 
-def _ask(pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], T]) -> T:
+def _ask(
+    pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], T]
+) -> tuple[Places, T]:
     """Ask each place until one knows."""
     return next(_answers(pipeline, store, asked, question))
 
 
-def _answers(pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], T]) -> Iterator[T]:
+def _answers(
+    pipeline: str | None, store: str | None, asked: str, question: Callable[[Lineage, str], T]
+) -> Iterator[tuple[Places, T]]:
     """The answers of those that have one. Raises ConfigError if none has."""
     from tupletree.routes.lineage import Lineage
 
@@ -181,7 +194,7 @@ def _answers(pipeline: str | None, store: str | None, asked: str, question: Call
             first_fault = first_fault or error
             continue
         has_answered = True
-        yield answer
+        yield place, answer
     if not has_answered and first_fault is not None:
         raise first_fault
 
@@ -198,6 +211,23 @@ def _in_its_ledger(place: Places, asked: str) -> str | None:
     finally:
         ledger.close()
     return None if found is None or found.message.id == asked else found.message.id
+
+
+def _dropped(place: Places, messages: Sequence[str]) -> dict[str, str]:
+    """Those of these messages that are dead and were handled elsewhere, with the ledger's words, if it can tell."""
+    from tupletree.routes.accounts import dropped_among
+    from tupletree.routes.ledger import Ledger
+
+    if not place.ledger or not messages:
+        return {}
+    try:
+        ledger = Ledger.open(existing(place.ledger))
+    except ConfigError:  # lineage may be kept for longer
+        return {}
+    try:
+        return dropped_among(messages, ledger)
+    finally:
+        ledger.close()
 
 
 def _lineage_of(place: Places) -> str:

@@ -122,6 +122,12 @@ def account_of(asked: str, ledger: Ledger, lineage: Lineage | None = None) -> Ac
     )
 
 
+def dropped_among(messages: Sequence[str], ledger: Ledger) -> dict[str, str]:
+    """Those of these messages, by id, that are dead and were handled elsewhere, and the words of that."""
+    rows = ledger.rows(messages)
+    return {row.id: row.reason for row in rows if row.state == "dead" and row.reason.startswith(DROPPED)}
+
+
 def with_losses(account: Account, ledger: Ledger, queues: QueuePlaces) -> Account:
     """The account, and whether the message can be delivered at all, as its queue says."""
     rows = [row for row in ledger.rows([account.id]) if row.state in _OPEN]

@@ -100,7 +100,7 @@ class Pipeline:
         return topology_of(run, tasks=tasks, resources=resources, lineage=lineage)
 
     def spark_folder(self, run: RunSpec, topology: Topology) -> Path:
-        """The state directory of a run on Spark: another one for each set of routes, and where document or name changed.
+        """The state directory of a run on Spark: one for each set of routes; another where document or name changed.
 
         What an earlier run had in work is in its own directory, and in the queues, which deliver it again when its
         leases end.

@@ -112,6 +112,13 @@ def test_dead_messages_that_were_handled_elsewhere_are_dropped(commands: Command
     assert "they were dropped before" in commands.run("drop", dead.id, "--yes", code=2)
     assert "none of these is dead and can be replayed" in commands.run("replay", "first", code=2)
     assert "1 dead" in commands.run("status", "first")
+    assert main(["lineage", "tree", "first"]) == 0
+    [told] = [line for line in commands.capsys.readouterr().out.splitlines() if dead.id in line]
+    assert "judge, dropped by hand: paid by hand (it died of ValueError: 7)" in told
+    assert main(["lineage", "failures", "first"]) == 0
+    assert commands.capsys.readouterr().out.count("ValueError: 7 (dropped by hand: paid by hand)") == 2
+    assert main(["lineage", "failures", "first", "--json"]) == 0
+    assert '"state":"dropped by hand: paid by hand' in commands.capsys.readouterr().out
 
 
 def test_mistakes_are_named(commands: Commands) -> None:

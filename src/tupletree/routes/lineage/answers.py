@@ -44,7 +44,7 @@ class TreeMessage(msgspec.Struct, kw_only=True):
         parents: ids of the messages that it came of.
         children: ids of those that came of it, as far as they are in the tree.
         more_children: how many are not in the tree, because it would be too large.
-        state: what the ledger says of it; empty where it was not asked.
+        state: what the ledger says of one that is dead and was handled elsewhere; `tupletree lineage` asks it.
     """
 
     id: str
