@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -117,4 +117,72 @@ def test_rows_that_cannot_be_encoded_are_named_and_a_constraint_refuses_the_whol
 def test_a_store_that_fails_is_no_fault_of_the_rows(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConnectorError, match="cannot be read or written"), opened(delta(tmp_path / "file" / "table")):
+        pass
+
+
+class Sold(msgspec.Struct, frozen=True):
+    number: int
+    day: date | None
+    shop: str | None
+
+
+SHOPS = [
+    "tea",
+    "a/b c%=\u00e9",
+    None,
+    "__HIVE_DEFAULT_PARTITION__",
+    " ",
+    "..",
+    "007",
+    "x" * 250,
+    "'\"#*:?\\{[]^\x7f\n\t",
+]
+
+
+def test_a_table_is_made_with_partitions_and_each_row_comes_back(tmp_path: Path) -> None:
+    sold = [Sold(at, date(2026, 11, 1 + at % 3) if at % 4 else None, SHOPS[at % len(SHOPS)]) for at in range(40)]
+    with opened(delta(tmp_path, partition_by=("day", "shop")), Sold) as sink:
+        for _ in range(2):
+            sink.write(batch(1, *sold))
+    assert DeltaTable(tmp_path).metadata().partition_columns == ["day", "shop"]
+    assert rows(tmp_path) == [(one.number, one.day, one.shop) for one in sold]
+    assert [path.name for path in tmp_path.glob("day=2026-11-01")] == ["day=2026-11-01"]
+
+
+@pytest.mark.parametrize("is_made_by_another", [False, True])
+def test_a_text_that_no_partition_can_hold_is_refused_and_the_others_are_written(
+    is_made_by_another: bool, tmp_path: Path
+) -> None:
+    """It was NULL afterwards, or, too long for a folder, an outage that never ended."""
+    if is_made_by_another:
+        columns: list[pa.Field[Any]] = [pa.field("count", pa.int64(), nullable=False)]
+        columns += [pa.field("word", pa.string(), nullable=False)]
+        DeltaTable.create(tmp_path, schema=pa.schema(columns), partition_by=["word"])
+    with opened(delta(tmp_path, partition_by=() if is_made_by_another else "word")) as sink:
+        given = [Count("a", 1), Count("", 2), Count("\u00e9" * 42, 3), Count("", 4), Count("x" * 250, 5)]
+        with pytest.raises(SinkRowsError, match="is NULL") as caught:
+            sink.write(batch(1, *given))
+        assert [(row.position, "257 bytes" in row.reason) for row in caught.value.rows] == [
+            (1, False),
+            (2, True),
+            (3, False),
+        ]
+        sink.write(batch(1, given[0], given[4]))
+    found = DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
+    assert sorted((row["word"], row["count"]) for row in found) == [("a", 1), ("x" * 250, 5)]
+
+
+def test_other_partitions_than_those_of_the_table_are_refused_and_so_are_fields_that_are_none(tmp_path: Path) -> None:
+    with opened(delta(tmp_path, partition_by="word")):
+        pass
+    with opened(delta(tmp_path)) as sink:  # it goes by those of the table
+        sink.write(batch(1, Count("a", 1)))
+    with (
+        pytest.raises(ConfigError, match=r"partitioned otherwise[\s\S]*word"),
+        opened(delta(tmp_path, partition_by="count")),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="no field 'wrd'"):
+        delta(tmp_path, message_type=Count, partition_by="wrd")
+    with pytest.raises(ConfigError, match="no field 'wrd'"), opened(delta(tmp_path, partition_by="wrd")):
         pass

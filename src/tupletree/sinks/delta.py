@@ -8,13 +8,16 @@ as for Parquet. deltalake is imported on first use (`pip install 'tupletree[delt
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from tupletree.errors import ConfigError, ConnectorError, Finding, needing
 from tupletree.sinks.batches import is_there
 from tupletree.sinks.files import RowError, SinkRowsError
 from tupletree.sinks.fitting import batch_of, columns_of, only_class
+from tupletree.sinks.partitions import LONGEST_NAME, columns_of_partitions, partition_faults
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
 if TYPE_CHECKING:
@@ -40,14 +43,18 @@ class DeltaSink(Sink[Any]):
         message_type: class of the rows; None takes that of the one stream the sink reads.
         storage_options: as deltalake takes them: credentials and settings of the store.
         native: see `parquet`; a time is text.
+        partition_by: fields by which a table that is made is partitioned; one that is there must have these partitions.
+            In any partitioned table a row with an empty text in such a column is refused: there it is NULL.
 
     Raises:
+        ConfigError: `message_type` has no such fields, or they cannot name folders. Without it a start says so.
         RuntimeUnavailableError: deltalake is not installed.
     """
 
     promise = "exactly_once"
     gathers = True
     _table: DeltaTable  # since `open`
+    _partitions: list[str]  # as well: columns of text that the table is partitioned by
 
     def __init__(
         self,
@@ -56,6 +63,7 @@ class DeltaSink(Sink[Any]):
         message_type: type | None = None,
         storage_options: Mapping[str, str] | None = None,
         native: bool = False,
+        partition_by: str | Sequence[str] = (),
     ) -> None:
         with needing("the Delta sink needs deltalake", "delta"):
             import deltalake  # noqa: F401 - so that it is missed here, and not when messages are in flight
@@ -63,6 +71,9 @@ class DeltaSink(Sink[Any]):
         self.message_type = message_type
         self.storage_options = dict(storage_options or {})
         self.native = native
+        self.partition_by = columns_of_partitions(partition_by)
+        if message_type is not None:
+            self._refuse_unfit(message_type)
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.uri!r})"
@@ -74,17 +85,29 @@ class DeltaSink(Sink[Any]):
             ConfigError: the table does not fit the class, everything at once; or the class is not known.
             ConnectorError: the table cannot be read or made.
         """
+        import pyarrow as pa
         from deltalake import DeltaTable
 
         self.message_type = only_class(self.message_type, context)
+        self._refuse_unfit(self.message_type)
         wanted = _stored(columns_of(self.message_type, native=self.native).arrow_schema)
         try:
-            DeltaTable.create(self.uri, schema=wanted, mode="ignore", storage_options=self.storage_options)
+            DeltaTable.create(
+                self.uri,
+                schema=wanted,
+                mode="ignore",
+                partition_by=list(self.partition_by) or None,
+                storage_options=self.storage_options,
+            )
             self._table = DeltaTable(self.uri, storage_options=self.storage_options)
-            there = _columns_of(self._table)
+            there, partitions = _columns_of(self._table), tuple(self._table.metadata().partition_columns)
         except Exception as error:  # the library raises plain Exceptions, too
             raise self._failed(error) from error
         findings = _misfits(wanted, there)
+        if self.partition_by and partitions != self.partition_by:
+            got = ", ".join(partitions) or "no partitions"
+            findings.append(Finding("the table is partitioned otherwise", "", got, ", ".join(self.partition_by)))
+        self._partitions = [name for name in partitions if pa.types.is_string(there.field(name).type)]
         if findings:
             name = self.message_type.__qualname__
             raise ConfigError(f"the Delta table {self.uri} does not fit {name}", findings=findings)
@@ -93,7 +116,8 @@ class DeltaSink(Sink[Any]):
         """Write a batch as one commit, unless it is there.
 
         Raises:
-            SinkRowsError: rows that the class's Arrow types cannot hold, or all if the table refuses some.
+            SinkRowsError: rows that the class's Arrow types or the table's partitions cannot hold, or all if the table
+                refuses some.
             ConnectorError: the table cannot be written; nothing was.
         """
         from deltalake import CommitProperties, Transaction, write_deltalake
@@ -142,7 +166,35 @@ class DeltaSink(Sink[Any]):
         # Delta keeps a duration as a number: the files say what was one.
         lifted = {one.name for one in encoded.schema if one.metadata == LIFTED or "duration" in str(one.type)}
         schema = pa.schema([field.with_metadata(LIFTED) if field.name in lifted else field for field in there])
-        return pa.Table.from_arrays(columns, schema=schema)
+        table = pa.Table.from_arrays(columns, schema=schema)
+        faults = [fault for name in self._partitions for fault in self._faults_in(name, table.column(name))]
+        if faults:
+            raise SinkRowsError(str(self), sorted(faults, key=lambda fault: fault.position))
+        return table
+
+    def _faults_in(self, name: str, column: pa.ChunkedArray[Any]) -> Iterator[RowError]:
+        """The rows whose text cannot be the value of a partition."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        # A store of objects takes longer names; a folder would not, however often the batch came again.
+        most = LONGEST_NAME if "://" not in self.uri or self.uri.startswith("file:") else sys.maxsize
+        for value in pc.unique(column).to_pylist():
+            if value is None:
+                continue
+            length = len(f"{quote(name, safe='')}={quote(value, safe='')}".replace("~", "%7E"))
+            if not value:
+                reason = f"{name}: an empty text is NULL where a table is partitioned by it"
+            elif length > most:
+                reason = f"{name}: the name of its folder has {length} bytes, and may have {most}"
+            else:
+                continue
+            found = pc.equal(column, pa.scalar(value, column.type))
+            yield from (RowError(at, reason, "ValueError") for at in pc.indices_nonzero(found).to_numpy().tolist())
+
+    def _refuse_unfit(self, cls: type) -> None:
+        if faults := partition_faults(self.partition_by, cls):
+            raise ConfigError(f"{self} cannot write {cls.__qualname__}", findings=faults)
 
     def _failed(self, error: Exception) -> ConnectorError:
         return ConnectorError(

@@ -37,7 +37,7 @@ KINDS = b"tupletree.partitions"
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 """What Spark escapes in the names of folders."""
 
-_LONGEST = 255
+LONGEST_NAME = 255
 """Bytes of a name, on the usual filesystems."""
 
 _LONGEST_PATH = 2000
@@ -115,9 +115,9 @@ def folder_of(values: Mapping[str, Any]) -> str:
     """
     names = [f"{_escaped(column)}={_text_of(column, value)}" for column, value in values.items()]
     for column, name in zip(values, names, strict=True):
-        if len(name.encode()) > _LONGEST:
+        if len(name.encode()) > LONGEST_NAME:
             raise ValueError(
-                f"{column}: the name of its folder has {len(name.encode())} bytes, and may have {_LONGEST}"
+                f"{column}: the name of its folder has {len(name.encode())} bytes, and may have {LONGEST_NAME}"
             )
     folder = "/".join(names)
     if len(folder.encode()) > _LONGEST_PATH:
