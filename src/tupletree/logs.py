@@ -58,7 +58,7 @@ class MessageContext(logging.Filter):
         return True
 
 
-class TextLines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """Lines for people: a record begins at the left, its other lines do not, and a terminal executes nothing in it."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class TextLines(logging.Formatter):
         return escape_block(super().format(record))
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per record: time (UTC), level, logger, message, and where it belongs to one, its tuple."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -83,13 +83,13 @@ class JsonLines(logging.Formatter):
 
 
 def json_line(message: str, *, level: str = "INFO", logger: str = "tupletree.run", **more: object) -> str:
-    """A line as `JsonLines` writes them, for what is written to stderr besides the log."""
+    """A line as `JsonFormatter` writes them, for what is written to stderr besides the log."""
     return json.dumps({**_json_head(time.time(), level, logger, message), **more}, default=str)
 
 
 def writes_json() -> bool:
     """Whether the log on stderr is one of JSON lines."""
-    return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
 def _json_head(created_s: float, level: str, logger: str, message: str) -> dict[str, object]:
@@ -136,7 +136,7 @@ def imports_may_configure(level: int, style: LogFormat = "text", *, for_workers:
 def _handler(style: LogFormat) -> logging.StreamHandler[TextIO]:
     handler = logging.StreamHandler()
     handler.addFilter(MessageContext())
-    handler.setFormatter(JsonLines() if style == "json" else TextLines())
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     return handler
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from tupletree import Collector, Topology, Window, batch_bolt, bolt, testing, window_bolt
-from tupletree.logs import MAX_ROOTS, VARIABLE, JsonLines, MessageContext, follow_environment, log_to_stderr
+from tupletree.logs import MAX_ROOTS, VARIABLE, JsonFormatter, MessageContext, follow_environment, log_to_stderr
 from tupletree.sources import items
 
 logger = logging.getLogger("user")
@@ -41,7 +41,7 @@ class CarryOver(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.addFilter(MessageContext())
-        self.setFormatter(JsonLines())
+        self.setFormatter(JsonFormatter())
         self.lines: list[dict[str, object]] = []
 
     def emit(self, record: logging.LogRecord) -> None:

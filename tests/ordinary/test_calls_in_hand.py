@@ -23,7 +23,7 @@ from tupletree.routes.lineage import Call, Lineage
 from tupletree.routes.pipeline import Pipeline, PipelineRun
 from tupletree.routes.running import chain
 from tupletree.routes.running.chain import Chain
-from tupletree.routes.running.walks import Surroundings
+from tupletree.routes.running.walks import AdapterSurroundings
 
 Start = Callable[[Pipeline], PipelineRun]
 both = pytest.mark.parametrize("start", RUNTIMES)
@@ -125,7 +125,7 @@ def told_of(payload: Any, *, seconds: float = 0.1, stopped: bool = False) -> lis
     told: list[CallRecord] = []
 
     async def walk() -> None:
-        one = Chain(route_of(adapter(Waiting)), 0, 1, Surroundings(note=told.extend))
+        one = Chain(route_of(adapter(Waiting)), 0, 1, AdapterSurroundings(note=told.extend))
         await one.open()
         task = asyncio.ensure_future(one.work(work(payload)))
         await asyncio.sleep(seconds)

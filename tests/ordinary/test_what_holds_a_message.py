@@ -45,7 +45,7 @@ from tupletree.sinks import foreach
 from tupletree.sources import items
 from tupletree.tracking.holds import Hold, added_up
 from tupletree.tracking.outcomes import Outcome
-from tupletree.tracking.records import Standing
+from tupletree.tracking.records import MessageStatus
 
 HANG_S = 20.0
 FREE = threading.Event()
@@ -296,7 +296,7 @@ def test_executors_that_are_stuck_are_waited_for_together() -> None:
 
     def standing() -> Future[Any]:
         answer: Future[Any] = Future()
-        answer.set_result([Standing(3, 7, outcome=Outcome.OPEN, attempt=1, root=5, first_emitted_s=0.0)])
+        answer.set_result([MessageStatus(3, 7, outcome=Outcome.OPEN, attempt=1, root=5, first_emitted_s=0.0)])
         return answer
 
     stuck = [executor(Stuck) for _ in range(6)]

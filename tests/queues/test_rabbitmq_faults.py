@@ -25,20 +25,20 @@ from tupletree.sources import queue as queue_source
 
 pika = pytest.importorskip("pika")
 from tupletree.queues.rabbitmq import RabbitBroker, client  # noqa: E402
-from tupletree.queues.rabbitmq.client import Link, RabbitClient  # noqa: E402
+from tupletree.queues.rabbitmq.client import RabbitClient, ServerLink  # noqa: E402
 from tupletree.queues.rabbitmq.wire import Parcel, ready_queue_of  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("rabbitmq")
 
 
-def link_of(broker: Broker) -> Link:
+def link_of(broker: Broker) -> ServerLink:
     assert isinstance(broker, RabbitBroker)
     link = broker._client._link
     assert link is not None
     return link
 
 
-def cut(link: Link) -> None:
+def cut(link: ServerLink) -> None:
     link.connection._transport._sock.shutdown(socket.SHUT_RDWR)
 
 
@@ -164,7 +164,7 @@ def test_a_crash_between_the_copy_of_a_delayed_failure_and_its_ack_leaves_the_me
 ) -> None:
     publish = RabbitClient.publish
 
-    async def publish_and_die(self: RabbitClient, link: Link, parcels: Sequence[Parcel], queue: str) -> None:
+    async def publish_and_die(self: RabbitClient, link: ServerLink, parcels: Sequence[Parcel], queue: str) -> None:
         await publish(self, link, parcels, queue)
         cut(link)
 
@@ -186,7 +186,7 @@ def test_a_crash_between_a_dead_letter_and_its_ack_leaves_the_letter_and_the_mes
 ) -> None:
     publish = RabbitClient.publish
 
-    async def publish_and_die(self: RabbitClient, link: Link, parcels: Sequence[Parcel], queue: str) -> None:
+    async def publish_and_die(self: RabbitClient, link: ServerLink, parcels: Sequence[Parcel], queue: str) -> None:
         await publish(self, link, parcels, queue)
         cut(link)
 

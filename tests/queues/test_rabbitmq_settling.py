@@ -16,12 +16,12 @@ from tupletree.queues import Delivery, Failure, Letter, Message, Queue, connect,
 
 pika = pytest.importorskip("pika")
 from tupletree.queues.rabbitmq.channels import Confirmed, Requests  # noqa: E402
-from tupletree.queues.rabbitmq.client import Link, RabbitClient  # noqa: E402
+from tupletree.queues.rabbitmq.client import RabbitClient, ServerLink  # noqa: E402
 from tupletree.queues.rabbitmq.wire import Parcel, ready_queue_of  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("rabbitmq")
 
-Trouble = Callable[[RabbitClient, Link], Awaitable[None]]
+Trouble = Callable[[RabbitClient, ServerLink], Awaitable[None]]
 Settle = Callable[[Queue, Delivery], Sequence[str]]
 
 
@@ -42,7 +42,7 @@ def after_publish(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Trouble
     publish = RabbitClient.publish
     troubles: list[Trouble] = []
 
-    async def publish_and_wait(self: RabbitClient, link: Link, parcels: Sequence[Parcel], queue: str) -> None:
+    async def publish_and_wait(self: RabbitClient, link: ServerLink, parcels: Sequence[Parcel], queue: str) -> None:
         await publish(self, link, parcels, queue)
         if troubles:
             await troubles.pop()(self, link)
@@ -52,7 +52,7 @@ def after_publish(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Trouble
     assert not troubles
 
 
-async def let_leases_end(client: RabbitClient, link: Link) -> None:
+async def let_leases_end(client: RabbitClient, link: ServerLink) -> None:
     client.clock = lambda: time.monotonic() + 100.0
     for channel in link.consuming.values():
         channel._clock = client.clock
@@ -60,18 +60,18 @@ async def let_leases_end(client: RabbitClient, link: Link) -> None:
     await asyncio.sleep(0.1)
 
 
-async def let_leases_end_and_break(client: RabbitClient, link: Link) -> None:
+async def let_leases_end_and_break(client: RabbitClient, link: ServerLink) -> None:
     await let_leases_end(client, link)
     raise ConnectorError("the server did not confirm in time")
 
 
-async def lose_connection(_: RabbitClient, link: Link) -> None:
+async def lose_connection(_: RabbitClient, link: ServerLink) -> None:
     cut(link)
     await link.over.wait()
 
 
 def close_channel(queue: str) -> Trouble:
-    async def close(_: RabbitClient, link: Link) -> None:
+    async def close(_: RabbitClient, link: ServerLink) -> None:
         requests, closed = link.consuming[ready_queue_of(queue)].requests, asyncio.Event()
         requests.on_end(lambda _: closed.set())
         requests.close()

@@ -89,13 +89,13 @@ def fails_at_first(order: Order) -> None:
 def test_what_fails_while_connections_drop_is_worked_again_and_the_queue_is_empty_in_the_end(
     rabbitmq: RabbitServer, tmp_path: Path, runtime: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tupletree.queues.rabbitmq.client import Link, RabbitClient
+    from tupletree.queues.rabbitmq.client import RabbitClient, ServerLink
 
     WORKED.clear()
-    links: list[Link] = []
+    links: list[ServerLink] = []
     connected = RabbitClient._connected
 
-    async def connect(self: RabbitClient) -> Link:
+    async def connect(self: RabbitClient) -> ServerLink:
         link = await connected(self)
         if link not in links:
             links.append(link)

@@ -156,8 +156,8 @@ def test_no_id_leads_out_of_the_folder(tmp_path: Path, target: Path) -> None:
 
 def test_a_copy_of_a_request_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "inbox").mkdir()
-    (tmp_path / "inbox" / "a.json").write_bytes(msgspec.json.encode(deadletters.Request("a", ["0-0"])))
-    (tmp_path / "inbox" / "b.json").write_bytes(msgspec.json.encode(deadletters.Request("a", ["0-0"])))
+    (tmp_path / "inbox" / "a.json").write_bytes(msgspec.json.encode(deadletters.ReplayRequest("a", ["0-0"])))
+    (tmp_path / "inbox" / "b.json").write_bytes(msgspec.json.encode(deadletters.ReplayRequest("a", ["0-0"])))
     assert list(deadletters.inbox_of(tmp_path).take()) == ["a"]
     assert "it is a copy" in caplog.text
 

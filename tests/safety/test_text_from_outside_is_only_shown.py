@@ -19,7 +19,7 @@ from tupletree.cli.main import main
 from tupletree.cli.why import print_history
 from tupletree.errors import ConfigError, Finding, TupletreeError
 from tupletree.escaping import escape, escape_block, escape_json
-from tupletree.logs import TextLines
+from tupletree.logs import TextFormatter
 from tupletree.runtimes.deadletters import write_letters
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
@@ -82,7 +82,7 @@ def test_a_payload_cannot_forge_a_record_of_the_log() -> None:
         "t", logging.WARNING, "f", 1, "got %s", ("x\n2026-01-01 CRITICAL t: \x1b[2Jforged",), None
     )
     record.about = ""
-    [first, second] = TextLines().format(record).split("\n")
+    [first, second] = TextFormatter().format(record).split("\n")
     assert first.endswith("got x")
     assert second == r"    2026-01-01 CRITICAL t: \x1b[2Jforged"
 
@@ -93,7 +93,7 @@ def test_an_exception_in_the_log_is_escaped_too() -> None:
     except ValueError:
         record = logging.LogRecord("t", logging.WARNING, "f", 1, "failed", (), sys.exc_info())
     record.about = ""
-    text = TextLines().format(record)
+    text = TextFormatter().format(record)
     assert is_safe(text)
     assert all(line.startswith("    ") for line in text.split("\n")[1:])
 

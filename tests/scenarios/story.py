@@ -14,7 +14,7 @@ from tupletree import Topology
 from tupletree.config import Options
 from tupletree.data.frames import Frame
 from tupletree.tasks.acker import AckerMachine
-from tupletree.tasks.mail import Drop, Mail, SinkReset, Track, TreeVerdicts, WriteRequest, Written
+from tupletree.tasks.mail import DropRoots, Mail, SinkReset, Track, TreeVerdicts, WriteRequest, Written
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.tracking.tree import xor_all
 
@@ -156,7 +156,7 @@ class Story(Driver):
                 said = ["release its rows"]
             case Written():
                 said = ["rows are written"]
-            case Drop():
+            case DropRoots():
                 said = ["drop its rows"]
             case other:
                 said = [type(other).__name__]

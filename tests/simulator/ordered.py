@@ -20,7 +20,7 @@ from tupletree.config import resolve_options
 from tupletree.runtimes.deadletters import request_replay
 from tupletree.runtimes.run import stored_state
 from tupletree.sinks import read_rows
-from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
+from tupletree.testing.spark_protocol import Moment, ProtocolFaults, ProtocolSimulation
 
 OPTIONS = {
     "backoff_initial_ms": 5.0,
@@ -77,7 +77,7 @@ def world_of(seed: int, shape: str) -> World:
     return world
 
 
-def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None, shape: str = "") -> Simulation:
+def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None, shape: str = "") -> ProtocolSimulation:
     """Simulate a seed; raises BrokenRuleError, with the seed, or what ended the run."""
     make = next(one for one in SHAPES if one.__name__ == shape) if shape else SHAPES[seed % len(SHAPES)]
     world = WORLDS[f"{make.__name__} {seed}"] = world_of(seed, make.__name__)
@@ -98,7 +98,7 @@ def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None, shape
         return t
 
     oracle = Oracle(world)
-    simulation = Simulation(topology, options, place, seed, faults or ProtocolFaults(), oracle.check)
+    simulation = ProtocolSimulation(topology, options, place, seed, faults or ProtocolFaults(), oracle.check)
     world.is_over = lambda: simulation.is_over
     try:
         simulation.run()
@@ -120,7 +120,7 @@ class Oracle:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def check(self, moment: Moment, simulation: Simulation) -> None:
+    def check(self, moment: Moment, simulation: ProtocolSimulation) -> None:
         rows = self._rows(simulation.folder / "rows")
         for (where, key), numbers in rows.items():
             if where in KEYS:  # rows of an ordered bolt, in the order of the files
@@ -137,7 +137,7 @@ class Oracle:
         self,
         rows: dict[tuple[str, str], list[tuple[str, int]]],
         state: dict[tuple[str, str], list[tuple[str, int]]],
-        simulation: Simulation,
+        simulation: ProtocolSimulation,
     ) -> None:
         incarnation = simulation.incarnation
         assert incarnation is not None
@@ -197,7 +197,7 @@ class Oracle:
             found[row["ordered_bolt"], row["key"]].append((row["source"], row["number"]))
         return found
 
-    def _state(self, simulation: Simulation) -> dict[tuple[str, str], list[tuple[str, int]]]:
+    def _state(self, simulation: ProtocolSimulation) -> dict[tuple[str, str], list[tuple[str, int]]]:
         return {
             (one.name, entry.key): [tuple(pair) for pair in entry.value["numbers"]]
             for one in stored_state(simulation.state_dir)[1]

@@ -24,7 +24,7 @@ from tupletree.runtimes.run import stored_state
 from tupletree.sinks import jsonl, parquet, read_rows
 from tupletree.sinks.folders import visible_files
 from tupletree.sinks.partitions import folders_with_files
-from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
+from tupletree.testing.spark_protocol import Moment, ProtocolFaults, ProtocolSimulation
 from tupletree.topology.builder import BoltHandle
 from tupletree.topology.components import SinkBatch
 
@@ -167,7 +167,7 @@ def script_of(seed: int, kind: str) -> Script:
     return script
 
 
-def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None, kind: str = "") -> Simulation:
+def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None, kind: str = "") -> ProtocolSimulation:
     """Simulate a seed; raises BrokenRuleError, with the seed, or what ended the run."""
     kind = kind or KINDS[seed % len(KINDS)]
     script = SCRIPTS[f"{kind} {seed}"] = script_of(seed, kind)
@@ -175,7 +175,9 @@ def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None, kind:
     limits = {"epoch_max_messages": chance.choice((3, 7, 20)), "stage_memory_bytes": chance.choice((1 << 20, 1 << 26))}
     options = resolve_options(code={**OPTIONS, **limits})
     oracle = Oracle(script)
-    simulation = Simulation(partial(topology, script), options, place, seed, faults or ProtocolFaults(), oracle.check)
+    simulation = ProtocolSimulation(
+        partial(topology, script), options, place, seed, faults or ProtocolFaults(), oracle.check
+    )
     script.is_over = lambda: simulation.is_over
     script.leasing.now_s = simulation.now_s
     try:
@@ -196,7 +198,7 @@ class Oracle:
         self.seen_at_crash: dict[str, Counter[tuple[int, int]]] = {}
         self._reader = Reader()
 
-    def check(self, moment: Moment, simulation: Simulation) -> None:
+    def check(self, moment: Moment, simulation: ProtocolSimulation) -> None:
         seen = {sink: self._reader.visible(simulation.folder / sink) for sink in SINKS}
         if moment is Moment.CRASH:
             self._check_visible(seen)
@@ -229,7 +231,7 @@ class Oracle:
             self._require(not twice, f"{sink} shows rows twice: {twice}")
 
     def _check_outcomes(
-        self, acked_in_journal: int, rows: Counter[tuple[int, int]], simulation: Simulation
+        self, acked_in_journal: int, rows: Counter[tuple[int, int]], simulation: ProtocolSimulation
     ) -> set[int]:
         script = self.script
         dead = script.dead()
@@ -255,7 +257,9 @@ class Oracle:
         self._require(not acked & dead, f"acked and dead: {sorted(acked & dead)}")
         return acked
 
-    def _check_rows(self, acked: set[int], seen: dict[str, Counter[tuple[int, int]]], simulation: Simulation) -> None:
+    def _check_rows(
+        self, acked: set[int], seen: dict[str, Counter[tuple[int, int]]], simulation: ProtocolSimulation
+    ) -> None:
         """Every row of what was acked, and no other; and a state that these rows come of."""
         script = self.script
         hears_all = script.kind not in BROKERS

@@ -14,7 +14,7 @@ from tests.simulator.test_spark_protocol import _quiet, place
 from tupletree import testing
 from tupletree.config import resolve_options
 from tupletree.testing.simulator.faults import Faults
-from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
+from tupletree.testing.spark_protocol import Moment, ProtocolFaults, ProtocolSimulation
 
 __all__ = ["_quiet", "place"]
 
@@ -26,14 +26,14 @@ def on_spark(seed: int, folder: Path) -> Counter[str]:
     story = Story(seed)
     expected = story.visits()
 
-    def check(moment: Moment, simulation: Simulation) -> None:
+    def check(moment: Moment, simulation: ProtocolSimulation) -> None:
         seen = read(simulation.folder / "out")
         assert not seen - expected, (seed, moment)
         if moment is Moment.END:
             assert seen == expected, seed
 
     limits = {"epoch_max_messages": Random(seed).choice((3, 7, 20))}
-    simulation = Simulation(
+    simulation = ProtocolSimulation(
         lambda out: story.topology(Clicks(story.clicks), out / "out"),
         resolve_options(code={**OPTIONS, **limits}),
         folder,

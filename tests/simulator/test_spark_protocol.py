@@ -29,11 +29,11 @@ from tupletree.runtimes.spark.settle.decision import EpochDecision
 from tupletree.runtimes.spark.settle.engine import Engine
 from tupletree.runtimes.spark.settle.epoch_runs import EpochRuns
 from tupletree.runtimes.spark.settle.publish import remove
-from tupletree.runtimes.spark.settle.reports import Reports, Settlement, SidecarReader
+from tupletree.runtimes.spark.settle.reports import EpochSettlement, Reports, SidecarReader
 from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.runtimes.spark.worker import stage as stages
 from tupletree.sinks.files import publish
-from tupletree.testing.spark_protocol import ProtocolFaults, Simulation
+from tupletree.testing.spark_protocol import ProtocolFaults, ProtocolSimulation
 
 SEEDS = range(300)
 SHARES = 6
@@ -64,7 +64,7 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def simulated(seed: int, place: Path, kind: str = "") -> Simulation:
+def simulated(seed: int, place: Path, kind: str = "") -> ProtocolSimulation:
     """Simulate a seed, and leave nothing in the folder."""
     folder = made(place / str(seed))
     try:
@@ -177,17 +177,17 @@ def test_an_output_of_a_message_that_was_left_out_is_caught(place: Path, monkeyp
 
 
 def test_a_state_of_a_run_that_did_not_count_is_caught(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Settlement.judge_run
+    real = EpochSettlement.judge_run
     first: dict[int, Reports] = {}
 
-    def judge_run(self: Settlement, reports: Reports, read_sidecar: SidecarReader) -> bool:
+    def judge_run(self: EpochSettlement, reports: Reports, read_sidecar: SidecarReader) -> bool:
         before = first.setdefault(id(self.record), reports)
         if not real(self, reports, read_sidecar):
             return False
         reports.states[:] = before.states
         return True
 
-    monkeypatch.setattr(Settlement, "judge_run", judge_run)
+    monkeypatch.setattr(EpochSettlement, "judge_run", judge_run)
     monkeypatch.setattr(EpochRuns, "_files_of", lambda _self, _reports: [])
     assert "the state is" in caught(place)
 

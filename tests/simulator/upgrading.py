@@ -28,7 +28,7 @@ from tupletree.runtimes.deadletters import letters_of
 from tupletree.runtimes.spark.format.spool import lasting_fingerprint
 from tupletree.runtimes.spark.format.statedir import stored_fingerprint
 from tupletree.sinks import jsonl, read_rows
-from tupletree.testing.spark_protocol import Moment, ProtocolFaults, Simulation
+from tupletree.testing.spark_protocol import Moment, ProtocolFaults, ProtocolSimulation
 from tupletree.topology.changes.upgrades import Words
 from tupletree.topology.components import Emit, SinkBatch
 from tupletree.tracking.outcomes import Failure
@@ -279,7 +279,7 @@ class Oracle:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def check(self, moment: Moment, simulation: Simulation) -> None:
+    def check(self, moment: Moment, simulation: ProtocolSimulation) -> None:
         self._nothing_twice(simulation.folder)
         if moment is Moment.END:
             self._nothing_lost(simulation)
@@ -291,7 +291,7 @@ class Oracle:
         table = Counter(number for batch in self._world.taken.values() for number in batch)
         _rule(all(times == 1 for times in table.values()), f"table: {table} has rows twice")
 
-    def _nothing_lost(self, simulation: Simulation) -> None:
+    def _nothing_lost(self, simulation: ProtocolSimulation) -> None:
         world, folder = self._world, simulation.folder
         good = set(range(world.count)) - world.poison
         acked = {number for what, number in world.heard if what == "acked"}
@@ -329,7 +329,7 @@ class Oracle:
                 settled = {number for number in world.settled_at_drop[part] if number < OTHER} & mine
                 _rule(settled <= held, f"holder: {settled - held} are missing of {part}, settled before it was dropped")
 
-    def _state(self, simulation: Simulation, rows: set[int]) -> None:
+    def _state(self, simulation: ProtocolSimulation, rows: set[int]) -> None:
         """Each message that is not dead is counted once, whatever the state was called and written as."""
         world = self._world
         found = {key: value["count"] for key, value in state_of(simulation.folder, world.called("count")).items()}
@@ -378,7 +378,9 @@ def simulate(seed: int, place: Path, faults: ProtocolFaults | None = None) -> Wo
     def words() -> Words:
         return Words(world.renames, frozenset(world.drops))
 
-    simulation = Simulation(make, options, place, seed, faults or ProtocolFaults(crashes=8), Oracle(world).check, words)
+    simulation = ProtocolSimulation(
+        make, options, place, seed, faults or ProtocolFaults(crashes=8), Oracle(world).check, words
+    )
     world.is_over = lambda: simulation.is_over
     try:
         simulation.run()

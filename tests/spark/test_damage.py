@@ -169,7 +169,7 @@ def test_strange_files_in_the_inbox_are_named_and_end_nothing(used: Path) -> Non
     inbox.mkdir()
     (inbox / "a.json").write_text("nonsense")
     (inbox / "b.json").mkdir()
-    (inbox / "c.json").write_bytes(msgspec.json.encode(deadletters.Request("c", ["0-0"])))
+    (inbox / "c.json").write_bytes(msgspec.json.encode(deadletters.ReplayRequest("c", ["0-0"])))
     complaints: list[CheckpointError] = []
     assert [one.id for one in deadletters.requests(used, complaints.append)] == ["c"]
     assert sorted(one.findings[0].where for one in complaints) == [str(inbox / name) for name in ("a.json", "b.json")]

@@ -39,7 +39,7 @@ from tupletree.runtimes.spark.settle.decision import EpochOutcomes
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees
 from tupletree.runtimes.spark.settle.outages import Outages
-from tupletree.runtimes.spark.settle.reports import Reports, Settlement
+from tupletree.runtimes.spark.settle.reports import EpochSettlement, Reports
 from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.worker.crash_markers import CrashMarker
 from tupletree.runtimes.spark.worker.stage import StageRun
@@ -225,7 +225,7 @@ def test_a_message_that_went_to_no_task_is_not_deferred_with_those_that_an_epoch
     edges[8] = 0  # the ninth went to nobody
     header = EpochHeader(epoch=0, generation=1, time_s=0.0)
     messages = LoggedMessages(Messages(roots=roots.tobytes()), header, (roots, edges))
-    settlement = Settlement.start(EpochRecord(header, [messages]), OpenTrees())
+    settlement = EpochSettlement.start(EpochRecord(header, [messages]), OpenTrees())
     for failing in (1, 2, 3):
         alive = np.array(messages.acked(settlement.left_out), dtype=np.uint64)
         reports = Reports(

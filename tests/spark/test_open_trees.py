@@ -33,7 +33,7 @@ from tupletree.runtimes.spark.format.logged_messages import LoggedMessages
 from tupletree.runtimes.spark.format.slices import rows_of_slice, slices_of
 from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.open_trees import OpenTrees, WaitingChanges, WaitingRows
-from tupletree.runtimes.spark.settle.reports import Reports, Settlement
+from tupletree.runtimes.spark.settle.reports import EpochSettlement, Reports
 from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.sources import items
@@ -323,15 +323,15 @@ def entries(values: dict[int, int]) -> Entries:
     return np.array([*values], dtype=np.uint64), np.array([*values.values()], dtype=np.uint64)
 
 
-def acked(judged: Settlement) -> list[int]:
+def acked(judged: EpochSettlement) -> list[int]:
     return [root for one in judged.record.inputs for root in one.acked(judged.left_over)]
 
 
-def settlement(openings: dict[int, int], *earlier: OpenTree) -> Settlement:
+def settlement(openings: dict[int, int], *earlier: OpenTree) -> EpochSettlement:
     ours, xor = entries(openings)
     header = EpochHeader(epoch=5, generation=1, time_s=0.0)
     messages = LoggedMessages(Messages(roots=ours.tobytes()), header, (ours, xor))
-    return Settlement.start(EpochRecord(header, [messages]), OpenTrees(earlier))
+    return EpochSettlement.start(EpochRecord(header, [messages]), OpenTrees(earlier))
 
 
 def test_a_tree_stays_open_with_what_is_kept_and_by_hand_with_anything_else() -> None:

@@ -43,7 +43,7 @@ def die_once_accepted(folder: Path, point: str, nth: int, limit: int, monkeypatc
     reached_since: list[str] = []
     accept = Replays._accept
 
-    def accepts(replays: Replays, request: deadletters.Request) -> None:
+    def accepts(replays: Replays, request: deadletters.ReplayRequest) -> None:
         accept(replays, request)
         accepted.append(request.id)
 

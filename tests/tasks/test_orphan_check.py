@@ -12,7 +12,7 @@ from tupletree import Collector, Emit, Topology, TupleSettledError, batch_bolt, 
 from tupletree.bolts import collector
 from tupletree.config import Options
 from tupletree.tasks.bolt import BoltMachine
-from tupletree.tasks.mail import Drop
+from tupletree.tasks.mail import DropRoots
 from tupletree.tasks.orphan_check import OrphanCheck
 from tupletree.tracking.acker import Acker
 
@@ -146,15 +146,15 @@ def test_word_of_an_acker_takes_only_the_tuples_of_the_roots_that_it_names() -> 
     driver = holding(by_hundred, Script([lines(*"ab")], ends=False), max_attempts=1)
     driver.settle()
     (first, second) = driver.spouts[0].pending.roots_in_flight()
-    bolt_of(driver).receive([Drop([first])], driver.now, driver.out)
+    bolt_of(driver).receive([DropRoots([first])], driver.now, driver.out)
     assert [*bolt_of(driver).held_roots()] == [second]
 
 
 def test_attempts_that_failed_together_are_looked_for_once() -> None:
     told: list[tuple[int, int]] = []
     check = OrphanCheck(1, [9], TIMEOUT_S, held=tuple, purge=lambda over, gone: told.append((len(over), len(gone))))
-    check.receive([Drop([root]) for root in range(1, 101)])
-    check.receive([Drop([101])])
+    check.receive([DropRoots([root]) for root in range(1, 101)])
+    check.receive([DropRoots([101])])
     check.receive([])
     assert told == [(100, 100), (1, 101)]
 

@@ -12,7 +12,7 @@ from tupletree.config import Options
 from tupletree.data.frames import Frame, Root, join_segments
 from tupletree.routing.plan import Plan
 from tupletree.sinks.files import RowError, SinkRowsError
-from tupletree.tasks.mail import Drop, Mail, Now, WriteRequest, Written
+from tupletree.tasks.mail import DropRoots, Mail, Now, WriteRequest, Written
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.sink import SinkMachine
 from tupletree.topology.components import SinkBatch
@@ -102,7 +102,7 @@ def test_of_whatever_frames_rows_come_they_are_written_with_their_root_in_their_
     assert bench.machine.held == len(expected)
     assert sorted(bench.machine.held_roots()) == sorted(expected)
     failed = chance.sample(sorted(expected), len(expected) // 3)
-    bench.tell(Drop(failed))
+    bench.tell(DropRoots(failed))
     for root in failed:
         del expected[root]
     for number, root in enumerate([*expected]):
@@ -176,7 +176,7 @@ def test_a_hurried_release_does_not_linger() -> None:
 def test_rows_of_a_failed_attempt_go_away() -> None:
     bench = Bench()
     bench.rows(("a", 1), ("b", 2))
-    bench.tell(Drop([1]), release(1, 2), release(2, 1))
+    bench.tell(DropRoots([1]), release(1, 2), release(2, 1))
     assert bench.written == ["b"]
     assert bench.machine.held == 0
 
@@ -202,14 +202,14 @@ def test_a_root_that_fails_no_longer_withholds_a_row_that_it_shares_with_a_live_
     bench = Bench()
     bench.rows(("both", (1, 2)))
     bench.tell(release(1, 1))
-    assert [one.number for one in bench.tell(Drop([2]))] == [1]
+    assert [one.number for one in bench.tell(DropRoots([2]))] == [1]
     assert bench.written == ["both"]
 
 
 def test_a_shared_row_goes_away_when_all_its_roots_failed() -> None:
     bench = Bench()
     bench.rows(("both", (1, 2)))
-    bench.tell(Drop([1]), Drop([2]))
+    bench.tell(DropRoots([1]), DropRoots([2]))
     assert bench.written == []
     assert bench.machine.held == 0
 
@@ -298,7 +298,7 @@ def test_asking_again_gives_the_same_refusals() -> None:
 def test_a_release_whose_rows_went_away_is_refused_so_that_its_message_is_tried_again() -> None:
     bench = Bench()
     bench.rows(("a", 1), ("b", 2))
-    (answer,) = bench.tell(Drop([1]), release(1, 1, 2))
+    (answer,) = bench.tell(DropRoots([1]), release(1, 1, 2))
     assert {root: failure.kind for root, failure in answer.refused.items()} == {1: FailureKind.LOST}
     assert bench.written == ["b"]
 

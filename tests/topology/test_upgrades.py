@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tupletree.topology.changes.upgrades import Stored, UpgradePlan, Words, plan_upgrade, read_words
+from tupletree.topology.changes.upgrades import StoredComponent, UpgradePlan, Words, plan_upgrade, read_words
 
 
 def component(kind: str = "bolt", **parts: Any) -> dict[str, Any]:
@@ -16,23 +16,27 @@ def component(kind: str = "bolt", **parts: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def plan(before: Any, after: Any, stored: dict[str, Stored] | None = None, *drops: str, **renames: str) -> UpgradePlan:
+def plan(
+    before: Any, after: Any, stored: dict[str, StoredComponent] | None = None, *drops: str, **renames: str
+) -> UpgradePlan:
     return plan_upgrade(before, after, stored or {}, Words(renames, frozenset(drops)))
 
 
 CHANGES = [
-    ("state", "int", "str", Stored(keys=3)),
-    ("key", "str", "int", Stored(keys=3)),
-    ("holding", "window(length_s=1)", "window(length_s=2)", Stored(held=3)),
-    ("sink", "calls", ".jsonl files", Stored(undelivered=3)),
-    ("replay", "runtime", "source", Stored(open=3)),
-    ("inputs", {"a.A": "fields(x)"}, {"a.A": "fields(y)"}, Stored(keys=3)),
-    ("kind", "bolt", "sink", Stored(keys=3)),
+    ("state", "int", "str", StoredComponent(keys=3)),
+    ("key", "str", "int", StoredComponent(keys=3)),
+    ("holding", "window(length_s=1)", "window(length_s=2)", StoredComponent(held=3)),
+    ("sink", "calls", ".jsonl files", StoredComponent(undelivered=3)),
+    ("replay", "runtime", "source", StoredComponent(open=3)),
+    ("inputs", {"a.A": "fields(x)"}, {"a.A": "fields(y)"}, StoredComponent(keys=3)),
+    ("kind", "bolt", "sink", StoredComponent(keys=3)),
 ]
 
 
 @pytest.mark.parametrize(("part", "was", "now", "stored"), CHANGES)
-def test_what_cannot_be_carried_over_is_dropped_on_request(part: str, was: Any, now: Any, stored: Stored) -> None:
+def test_what_cannot_be_carried_over_is_dropped_on_request(
+    part: str, was: Any, now: Any, stored: StoredComponent
+) -> None:
     more = {"state": "int"} if part == "inputs" else {}
     before, after = {"it": component(**{**more, part: was})}, {"it": component(**{**more, part: now})}
     (fault,) = plan(before, after, {"it": stored}).faults
@@ -43,7 +47,7 @@ def test_what_cannot_be_carried_over_is_dropped_on_request(part: str, was: Any, 
 
 
 @pytest.mark.parametrize(("part", "was", "now", "stored"), CHANGES[:-1])
-def test_it_may_change_while_nothing_of_it_is_stored(part: str, was: Any, now: Any, stored: Stored) -> None:
+def test_it_may_change_while_nothing_of_it_is_stored(part: str, was: Any, now: Any, stored: StoredComponent) -> None:
     before, after = {"it": component(**{part: was})}, {"it": component(**{part: now})}
     assert not stored.is_empty
     assert plan(before, after).faults == []
@@ -95,7 +99,7 @@ def test_tuples_of_a_removed_input_are_never_said_to_be_dropped_and_kept() -> No
     spouts = {name: component("spout", streams={"Line": "x"}) for name in ("lines", "other")}
     before = {**spouts, "it": component(inputs={"lines.Line": "shuffle()", "other.Line": "shuffle()"})}
     after = {**spouts, "it": component(inputs={"lines.Line": "shuffle()"})}
-    stored = {"it": Stored(held=12, held_of={("lines", "Line"): 6, ("other", "Line"): 6})}
+    stored = {"it": StoredComponent(held=12, held_of={("lines", "Line"): 6, ("other", "Line"): 6})}
     for words in ([], ["other"], ["other.Line"]):
         (fault,) = plan(before, after, stored, *words).faults
         assert "it holds 6 tuples of other.Line" in fault.got
@@ -112,9 +116,9 @@ def test_tuples_of_a_removed_input_are_never_said_to_be_dropped_and_kept() -> No
     assert plan(before, after, stored, "it.lines.Line").faults
     # The producer stays, and its stream is gone: the word for that says enough.
     narrower = {**after, "other": component("spout")}
-    elsewhere = {**stored, "other": Stored(streams={"Line": 6})}
+    elsewhere = {**stored, "other": StoredComponent(streams={"Line": 6})}
     assert plan(before, narrower, elsewhere, "other.Line").faults == []
-    assert plan(before, after, {"it": Stored(held=6, held_of={("lines", "Line"): 6})}).faults == []
+    assert plan(before, after, {"it": StoredComponent(held=6, held_of={("lines", "Line"): 6})}).faults == []
     # Of a spout that is gone, its word is enough: its messages are forgotten. Those of a bolt's go on.
     gone = {"lines": spouts["lines"], "it": after["it"]}
     assert plan(before, gone, stored, "other").faults == []

@@ -23,10 +23,10 @@ from tupletree.tracking.records import (
     Died,
     Emission,
     Joined,
+    MessageStatus,
     Released,
     RetryAt,
     SourceRetry,
-    Standing,
 )
 from tupletree.tracking.retry import RetryPolicy
 
@@ -182,7 +182,7 @@ def test_a_settled_message_that_is_not_confirmed_is_answered_at_once() -> None:
     messages.ack_many([emit(messages, "m").root], 0.0)
     messages.mark_unconfirmed(SPOUT, "m", Outcome.ACKED)
     assert messages.emit(SPOUT, "m", "v", 0.0, 0.0) == AlreadySettled(Outcome.ACKED, SPOUT, "m")
-    assert messages.locate("m") == [Standing(SPOUT, "m", Outcome.ACKED)]
+    assert messages.locate("m") == [MessageStatus(SPOUT, "m", Outcome.ACKED)]
     messages.confirm(SPOUT, "m")
     messages.confirm(SPOUT, "m")
     assert messages.size == 0
@@ -319,9 +319,9 @@ def test_release_gives_every_open_message_back_unsettled() -> None:
 def test_the_status_of_a_message_can_be_asked() -> None:
     messages = pending()
     root = emit(messages, "m", wall_s=7.0).root
-    assert messages.locate("m") == [Standing(SPOUT, "m", Outcome.OPEN, root, 1, None, 7.0)]
+    assert messages.locate("m") == [MessageStatus(SPOUT, "m", Outcome.OPEN, root, 1, None, 7.0)]
     messages.fail(root, FAILURE, 3.0, 0.0)
-    assert messages.locate("m") == [Standing(SPOUT, "m", Outcome.RETRYING, root, 1, 4.0, 7.0, FAILURE)]
+    assert messages.locate("m") == [MessageStatus(SPOUT, "m", Outcome.RETRYING, root, 1, 4.0, 7.0, FAILURE)]
     assert messages.locate("x") == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tupletree.tracking.message_table import Message, SpoutMessages
+from tupletree.tracking.message_table import OpenMessage, SpoutMessages
 
 
 class Counted:
@@ -32,8 +32,8 @@ def test_a_few_new_messages_are_not_compared_with_every_message_in_flight() -> N
 
 
 def test_the_oldest_message_is_found_among_those_in_hand_and_those_awaiting_their_source() -> None:
-    def message(first_s: float, *, by_source: bool) -> Message:
-        return Message(1, first_s, 1, None, 1, 1, first_s, 0.0, by_source)
+    def message(first_s: float, *, by_source: bool) -> OpenMessage:
+        return OpenMessage(1, first_s, 1, None, 1, 1, first_s, 0.0, by_source)
 
     task = SpoutMessages(1, "lines", by_source=False)
     assert task.oldest_first_s() is None

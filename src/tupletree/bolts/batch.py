@@ -11,7 +11,7 @@ from typing import Any
 
 from tupletree.bolts.calls import HolderCalls
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.held import BaseHolder, HeldFrame, Member, Turn, together, waits_for
+from tupletree.bolts.held import BaseHolder, HeldFrame, HeldTuple, HolderSession, together, waits_for
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
@@ -24,7 +24,7 @@ class BatchTask(BaseHolder):
         spec: BoltSpec = component.body
         self._size = spec.batch_size or 1
         self._max_age_s = spec.batch_max_age_s
-        self._members: list[Member] = []
+        self._members: list[HeldTuple] = []
         self._is_left = False  # an outage has left some
         self._calls = HolderCalls(component, place, self._holdings)
         self._call = self._calls.bound(spec.value_parameter)
@@ -93,8 +93,8 @@ class BatchTask(BaseHolder):
         if self._holdings.forget(roots):
             self._members = [member for member in self._members if member.open]
 
-    def _work(self, members: list[Member]) -> Worked:
-        turn = Turn(self._holdings, self._calls.fail, self._calls.streams)
+    def _work(self, members: list[HeldTuple]) -> Worked:
+        turn = HolderSession(self._holdings, self._calls.fail, self._calls.streams)
         for start in range(0, len(members), self._size):
             batch = members[start : start + self._size]
             try:
@@ -112,7 +112,7 @@ class BatchTask(BaseHolder):
         turn.settle(members)
         return turn.end()
 
-    def _one_by_one(self, batch: list[Member], error: BaseException, turn: Turn) -> int:
+    def _one_by_one(self, batch: list[HeldTuple], error: BaseException, turn: HolderSession) -> int:
         """After a failed batch; how many members were worked until there was an outage."""
         if len(batch) == 1:
             turn.blame(batch[0].root, batch[0].value, error)
@@ -128,7 +128,7 @@ class BatchTask(BaseHolder):
                 self._emit(results, turn)
         return len(batch)
 
-    def _results(self, batch: list[Member]) -> list[tuple[Root, Any]]:
+    def _results(self, batch: list[HeldTuple]) -> list[tuple[Root, Any]]:
         """(anchor, result) of one call."""
         whole = together(batch)
         self._place.take_in_hand(whole, len(batch))
@@ -140,6 +140,6 @@ class BatchTask(BaseHolder):
         self._calls.check([result for _, result in anchored])
         return anchored
 
-    def _emit(self, results: list[tuple[Root, Any]], turn: Turn) -> None:
+    def _emit(self, results: list[tuple[Root, Any]], turn: HolderSession) -> None:
         for root, result in results:
             turn.emit(root, result)

@@ -25,7 +25,7 @@ from tupletree.bolts.event_time import (
     timestamp_function,
 )
 from tupletree.bolts.failures import FailureMaker, wrong_type
-from tupletree.bolts.held import BaseHolder, Holdings, Member, Turn, together, waits_for
+from tupletree.bolts.held import BaseHolder, HeldTuple, HolderSession, Holdings, together, waits_for
 from tupletree.bolts.timers import Timers
 from tupletree.data.frames import Frame, Root, roots_of
 from tupletree.errors import PermanentError
@@ -89,7 +89,7 @@ class HolderCalls:
                 raise wrong_type(result, " or ".join(cls.__name__ for cls in self.streams) or "nothing")
 
 
-class CallSession(Turn):
+class CallSession(HolderSession):
     """What one call of a holder by windows or joins comes to."""
 
     def __init__(self, calls: HolderCalls) -> None:
@@ -106,7 +106,7 @@ class CallSession(Turn):
         failing, self._failing = self._failing, False
         return failing
 
-    def call(self, members: Sequence[Member], shown: object, function: Callable[..., Any], *values: Any) -> bool:
+    def call(self, members: Sequence[HeldTuple], shown: object, function: Callable[..., Any], *values: Any) -> bool:
         """Call the function; what it gives is anchored to the members. False if it raised, and so failed them all.
 
         A call that meets an outage fails nobody: `met_outage` is true then, and the caller puts the call off.
@@ -134,12 +134,12 @@ class CallSession(Turn):
             self.emit(whole, result)
         return True
 
-    def refuse(self, member: Member, error: Exception) -> None:
+    def refuse(self, member: HeldTuple, error: Exception) -> None:
         """Fail a tuple that cannot be taken."""
         self.blame(member.root, member.value, error)
         self.settle((member,))
 
-    def too_late(self, member: Member, late: Late, reason: PermanentError) -> None:
+    def too_late(self, member: HeldTuple, late: Late, reason: PermanentError) -> None:
         """Settle a tuple that came too late."""
         self.worked.late += 1
         if late == "emit":
@@ -190,7 +190,7 @@ class CallingHolder(BaseHolder, ABC):
         """See `Holder`."""
 
     @abstractmethod
-    def _put_off(self) -> Iterable[Member]:
+    def _put_off(self) -> Iterable[HeldTuple]:
         """Tuples that take part in what is put off because another one waits; see `Holder.restore`."""
 
     @property
@@ -201,12 +201,12 @@ class CallingHolder(BaseHolder, ABC):
         """Whether what was in use when a later attempt came (None: none did) may be about to come again as well."""
         return False
 
-    def _waits(self, members: Iterable[Member]) -> bool:
+    def _waits(self, members: Iterable[HeldTuple]) -> bool:
         """Whether any of these waits for another attempt of its message."""
         waiting = self._waiting
         return bool(waiting) and any(waits_for(member, waiting) for member in members)
 
-    def _spare(self, session: CallSession, members: Iterable[Member]) -> None:
+    def _spare(self, session: CallSession, members: Iterable[HeldTuple]) -> None:
         """Reset the timeouts of these messages, except those that wait themselves: others delay them."""
         roots = dict.fromkeys(root for member in members for root in roots_of(member.root))
         session.worked.extended += [root for root in roots if root not in self._waiting]
@@ -303,7 +303,7 @@ class TimedHolder(CallingHolder):
         return None if until_us is None else seconds(until_us)
 
     @abstractmethod
-    def _lasts(self) -> Iterable[tuple[Member, int]]:
+    def _lasts(self) -> Iterable[tuple[HeldTuple, int]]:
         """What is held, and when time has passed the last use of it; but not what is put off."""
 
     @property
@@ -323,10 +323,10 @@ class TimedHolder(CallingHolder):
         return retrying_us <= reopened_us and self._now_us() - reopened_us < self._hold_us
 
     @abstractmethod
-    def _key_of(self, member: Member) -> Any:
+    def _key_of(self, member: HeldTuple) -> Any:
         """The key of a tuple; whatever a tuple without one raises comes out."""
 
-    def _taken(self, session: CallSession, frame: Frame) -> Iterator[tuple[Member, Any, int]]:
+    def _taken(self, session: CallSession, frame: Frame) -> Iterator[tuple[HeldTuple, Any, int]]:
         """Hold a frame's tuples; gives each with its key and its time, but for those that are settled at once."""
         now_us, ran_us, partition_of = self._now_us(), self._ran_us(), self._watermark.partition_of
         for member in self._holdings.take(frame, self._place.epoch_time_s):
@@ -346,11 +346,11 @@ class TimedHolder(CallingHolder):
                 self._stirred = True
             yield member, key, time_us
 
-    def _time_of_held(self, member: Member) -> int:
+    def _time_of_held(self, member: HeldTuple) -> int:
         """The time of a tuple that was held before."""
         return self._time_of(member.value) if self._time_of is not None else micros(member.since_s)
 
-    def _is_ahead(self, session: CallSession, member: Member, time_us: int) -> bool:
+    def _is_ahead(self, session: CallSession, member: HeldTuple, time_us: int) -> bool:
         """Whether a tuple's timestamp is farther ahead of the clock than it may be; then the tuple is settled."""
         if self._max_ahead_us is None or time_us - self._now_us() <= self._max_ahead_us:
             return False
@@ -364,7 +364,7 @@ class TimedHolder(CallingHolder):
         session.too_late(member, "emit" if self._late == "emit" else "fail", reason)
         return True
 
-    def _too_late(self, session: CallSession, member: Member, time_us: int, needed_us: int, what: str) -> None:
+    def _too_late(self, session: CallSession, member: HeldTuple, time_us: int, needed_us: int, what: str) -> None:
         """A tuple came too late.
 
         Args:
@@ -395,7 +395,7 @@ class TimedHolder(CallingHolder):
         )
         session.too_late(member, self._late, reason)
 
-    def _begin(self, members: Sequence[Member], waiting: Collection[int]) -> None:
+    def _begin(self, members: Sequence[HeldTuple], waiting: Collection[int]) -> None:
         """An epoch begins, with these tuples held."""
         self._waiting = waiting
         place = self._place

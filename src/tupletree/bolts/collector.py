@@ -86,9 +86,9 @@ class CollectorCall:
             self._names.setdefault(cls, []).append(name)
         self._place = place
         self._fail = fail
-        self._open: dict[int, list[Delivery]] = {}
-        self._over: dict[int, list[Delivery]] = {}  # the last to be over comes last
-        self._current: Delivery | None = None
+        self._open: dict[int, list[DeliveredTuple]] = {}
+        self._over: dict[int, list[DeliveredTuple]] = {}  # the last to be over comes last
+        self._current: DeliveredTuple | None = None
         self._emitted: list[_Emitted] = []
         self._mark = 0  # what comes behind it was emitted by the call in hand
         self._worked: Worked | None = None
@@ -96,7 +96,7 @@ class CollectorCall:
         self._verdicts = 0
         self._out_of_call: deque[ProcessingError] = deque()  # raised since the last result, on any thread
         self._outage: BaseException | None = None
-        self._rest: list[Delivery] = []  # what an outage left
+        self._rest: list[DeliveredTuple] = []  # what an outage left
         self._rest_keys: list[Any] | None = None
         self._told: set[int] = set()  # failed in this frame, and taken by `_settled`
         self._asked: deque[Callable[[], Worked]] = deque()  # to leave early
@@ -157,7 +157,7 @@ class CollectorCall:
 
     def _parts(
         self,
-        deliveries: list[Delivery],
+        deliveries: list[DeliveredTuple],
         call: Callable[[Any], Any],
         state: StateCell | None,
         keys: Sequence[Any] | None,
@@ -190,7 +190,7 @@ class CollectorCall:
         finally:
             self._end()
 
-    def hold(self, delivery: Delivery) -> None:
+    def hold(self, delivery: DeliveredTuple) -> None:
         """Give a tuple to the bolt: from now on it can be settled and anchored to."""
         self._over.pop(id(delivery.value), None)
         name = id(delivery.value)
@@ -217,7 +217,7 @@ class CollectorCall:
         """Whether so much was emitted within `several` that it goes out before further calls are made."""
         return len(self._emitted) >= CHECK
 
-    def run_one(self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked) -> bool:
+    def run_one(self, delivery: DeliveredTuple, call: Callable[[Any], Any], worked: Worked) -> bool:
         """Call the bolt for one tuple that it holds; False if that raised before the tuple was settled.
 
         Outside of `several` it is the only one.
@@ -235,7 +235,7 @@ class CollectorCall:
         held = (delivery for deliveries in self._open.values() for delivery in deliveries)
         return list(dict.fromkeys(root for delivery in held for root in roots_of(delivery.root)))
 
-    def purge(self, roots: Collection[int], running: Collection[Delivery] = ()) -> None:
+    def purge(self, roots: Collection[int], running: Collection[DeliveredTuple] = ()) -> None:
         """These roots are over: wait no longer for verdicts on tuples of theirs alone, unless a call runs for them."""
         for name, deliveries in [*self._open.items()]:
             if all(all_failed(one.root, roots) and one not in running for one in deliveries):
@@ -244,7 +244,7 @@ class CollectorCall:
             del self._over[name]
 
     def _keyed(
-        self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked, state: StateCell, key: Any
+        self, delivery: DeliveredTuple, call: Callable[[Any], Any], worked: Worked, state: StateCell, key: Any
     ) -> None:
         """One call with the key's value in hand, which is taken back unless the call failed."""
         state.key = key
@@ -262,7 +262,7 @@ class CollectorCall:
         self._open.pop(id(value), None)
 
     def _one(
-        self, delivery: Delivery, call: Callable[[Any], Any], worked: Worked, state: StateCell | None = None
+        self, delivery: DeliveredTuple, call: Callable[[Any], Any], worked: Worked, state: StateCell | None = None
     ) -> bool:
         """One call; False if it raised before its tuple was settled."""
         self._current = delivery
@@ -284,14 +284,14 @@ class CollectorCall:
             self._settle(delivery)
         return True
 
-    def _before(self, delivery: Delivery, state: StateCell | None) -> _Before | None:
+    def _before(self, delivery: DeliveredTuple, state: StateCell | None) -> _Before | None:
         """What there is before a call that may be made again; None if it may not."""
         if not (self._auto_fail and roots_of(delivery.root)):
             return None
         return _Before(self._verdicts, None if state is None else state.savepoint())
 
     def _retry_call(
-        self, delivery: Delivery, call: Callable[[Any], Any], before: _Before, error: BaseException
+        self, delivery: DeliveredTuple, call: Callable[[Any], Any], before: _Before, error: BaseException
     ) -> BaseException | None:
         """Make a call again that raised, as often as that may be; what it raised last, None once it returned."""
         own = set(roots_of(delivery.root))
@@ -321,7 +321,7 @@ class CollectorCall:
             before.undo()
         return error
 
-    def _raised(self, delivery: Delivery, error: BaseException, worked: Worked) -> bool:
+    def _raised(self, delivery: DeliveredTuple, error: BaseException, worked: Worked) -> bool:
         if not delivery.open:
             worked.late_verdicts += 1
             self._fail.stray(worked, delivery.value, error)
@@ -346,7 +346,7 @@ class CollectorCall:
             return several
         return (result,)
 
-    def _held(self, value: object) -> list[Delivery]:
+    def _held(self, value: object) -> list[DeliveredTuple]:
         """The open deliveries of an object: the one in hand first, then the oldest first."""
         deliveries = self._open.get(id(value)) or self._over.get(id(value), [])
         current = self._current
@@ -354,7 +354,7 @@ class CollectorCall:
             return [current, *(one for one in deliveries if one is not current)]
         return deliveries
 
-    def _settle(self, delivery: Delivery) -> bool:
+    def _settle(self, delivery: DeliveredTuple) -> bool:
         """Take the delivery out, and name the root as done once all its tuples of the frame are settled.
 
         False if another thread has just settled it.
@@ -365,7 +365,7 @@ class CollectorCall:
         delivery.settle(self._done)
         return True
 
-    def let_go(self, delivery: Delivery) -> bool:
+    def let_go(self, delivery: DeliveredTuple) -> bool:
         """The bolt holds this tuple no longer; it stays open. False if it was not held any more."""
         name = id(delivery.value)
         named = self._open if name in self._open else self._over
@@ -380,7 +380,7 @@ class CollectorCall:
                 named[name] = deliveries
         return True
 
-    def _fail_now(self, delivery: Delivery, error: BaseException | str | None, worked: Worked) -> bool:
+    def _fail_now(self, delivery: DeliveredTuple, error: BaseException | str | None, worked: Worked) -> bool:
         if not self._settle(delivery):
             return False
         self._fail.blame(worked, delivery.root, delivery.value, error)
@@ -637,7 +637,7 @@ class _Collector:
 
 
 @dataclass(slots=True, eq=False)
-class Delivery:
+class DeliveredTuple:
     """One tuple. `unsettled` counts, per root, the open tuples of the frame it came in; they share it."""
 
     value: Any
@@ -657,7 +657,7 @@ class Delivery:
                 done.append((self.frame_id, root))
 
 
-def deliveries_of(frame: Frame) -> list[Delivery]:
+def deliveries_of(frame: Frame) -> list[DeliveredTuple]:
     """The tuples of a frame, in order.
 
     >>> first, second = deliveries_of(Frame(0, "lines", "Line", ["a", "b"], [7], [2], 99))
@@ -668,10 +668,10 @@ def deliveries_of(frame: Frame) -> list[Delivery]:
     (None, [(99, 7)])
     """
     unsettled: dict[int, int] = {}
-    deliveries: list[Delivery] = []
+    deliveries: list[DeliveredTuple] = []
     source = frame.component, frame.stream, frame.source
     for root, values in frame.segments():
         for one in roots_of(root):
             unsettled[one] = unsettled.get(one, 0) + len(values)
-        deliveries += [Delivery(value, root, frame.id, unsettled, True, source) for value in values]
+        deliveries += [DeliveredTuple(value, root, frame.id, unsettled, True, source) for value in values]
     return deliveries

@@ -196,7 +196,7 @@ class BaseHolder(Holder):
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class HeldTuple:
     """One held tuple.
 
     Attributes:
@@ -231,7 +231,7 @@ class _Origin:
     stream: str
     id: int
     since_s: float
-    members: dict[Member, None] = field(default_factory=dict)
+    members: dict[HeldTuple, None] = field(default_factory=dict)
     unsettled: dict[int, int] = field(default_factory=dict)
 
 
@@ -246,32 +246,32 @@ class Holdings:
         """How many tuples are held."""
         return self._count
 
-    def members(self) -> Iterable[Member]:
+    def members(self) -> Iterable[HeldTuple]:
         """All that is held, oldest frame first."""
         return (member for origin in self._origins.values() for member in origin.members)
 
-    def take(self, frame: Frame, since_s: float) -> list[Member]:
+    def take(self, frame: Frame, since_s: float) -> list[HeldTuple]:
         """Hold a frame's tuples; returns them in their order. A frame may come in parts, and keeps its first time."""
         origin = self._origins.get(frame.id)
         if origin is None:
             origin = _Origin(frame.task, frame.component, frame.stream, frame.id, since_s)
         unsettled = origin.unsettled
-        members: list[Member] = []
+        members: list[HeldTuple] = []
         for root, values in frame.segments():
             for one in roots_of(root):
                 unsettled[one] = unsettled.get(one, 0) + len(values)
-            members += [Member(value, root, origin) for value in values]
+            members += [HeldTuple(value, root, origin) for value in values]
         if members:
             origin.members.update(dict.fromkeys(members))
             self._origins[frame.id] = origin
             self._count += len(members)
         return members
 
-    def restore(self, held: Iterable[HeldFrame]) -> list[Member]:
+    def restore(self, held: Iterable[HeldFrame]) -> list[HeldTuple]:
         """Hold again what an earlier instance held; returns the members, oldest frame first."""
         return [member for one in held for member in self.take(one.frame, one.since_s)]
 
-    def settle(self, members: Iterable[Member], worked: Worked) -> None:
+    def settle(self, members: Iterable[HeldTuple], worked: Worked) -> None:
         """Let go of members that are acked or failed, and name in `worked.done` the roots whose tuples all are.
 
         Call it when all failures of the call are in `worked`: a root that failed is not done. Members that were settled
@@ -291,9 +291,9 @@ class Holdings:
                         done.setdefault(member.origin.id, []).append(root)
         worked.done += done.items()
 
-    def forget(self, roots: Collection[int]) -> list[Member]:
+    def forget(self, roots: Collection[int]) -> list[HeldTuple]:
         """Let go of what is held for these roots alone; returns those members. See `Holder.forget`."""
-        gone: list[Member] = []
+        gone: list[HeldTuple] = []
         for origin in [one for one in self._origins.values() if not one.unsettled.keys().isdisjoint(roots)]:
             for member in list(origin.members):
                 tracked = roots_of(member.root)
@@ -313,7 +313,7 @@ class Holdings:
         """See `Holder.held`."""
         return [HeldFrame(_frame_of(origin), origin.since_s) for origin in self._origins.values()]
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: HeldTuple) -> None:
         member.open = False
         origin = member.origin
         del origin.members[member]
@@ -322,13 +322,13 @@ class Holdings:
             del self._origins[origin.id]
 
 
-def waits_for(member: Member, waiting: Collection[int]) -> bool:
+def waits_for(member: HeldTuple, waiting: Collection[int]) -> bool:
     """Whether a tuple belongs to one of these messages."""
     root = member.root
     return any(one in waiting for one in root) if isinstance(root, tuple) else root in waiting
 
 
-def together(members: Iterable[Member]) -> Root:
+def together(members: Iterable[HeldTuple]) -> Root:
     """The root of what is anchored to all of these; each message once. It is as new as the newest of them."""
     members = [*members]
     roots = tuple(dict.fromkeys(root for member in members for root in roots_of(member.root)))
@@ -342,7 +342,7 @@ def _frame_of(origin: _Origin) -> Frame:
     return Frame(origin.task, origin.component, origin.stream, values, roots, ends, origin.id)
 
 
-class Turn:
+class HolderSession:
     """What one call of a holder comes to: what it emits and settles is gathered until `end`.
 
     Args:
@@ -357,13 +357,13 @@ class Turn:
         self._fail = fail
         self._streams = streams
         self._pieces: dict[str, list[tuple[Root, list[Any]]]] = {}  # by stream: (root, values)
-        self._settled: list[Member] = []
+        self._settled: list[HeldTuple] = []
 
     def emit(self, root: Root, value: Any) -> None:
         """Emit a value, of a type that has a stream."""
         self._pieces.setdefault(self._streams[type(value)], []).append((root, [value]))
 
-    def settle(self, members: Iterable[Member]) -> None:
+    def settle(self, members: Iterable[HeldTuple]) -> None:
         """These are no longer needed: they are acked, but for messages that failed."""
         self._settled += members
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tupletree.bolts.held import Member
+from tupletree.bolts.held import HeldTuple
 
 Name = tuple[int, int]
 """(frame id, position)."""
 
 
-def names(chosen: Iterable[Member]) -> dict[Member, Name]:
+def names(chosen: Iterable[HeldTuple]) -> dict[HeldTuple, Name]:
     """The names of the held tuples of all frames that brought any of these."""
     origins = {member.origin.id: member.origin for member in chosen}
     return {
@@ -25,7 +25,7 @@ def names(chosen: Iterable[Member]) -> dict[Member, Name]:
     }
 
 
-def members_by_name(held: Iterable[Member]) -> Mapping[Name, Member]:
+def members_by_name(held: Iterable[HeldTuple]) -> Mapping[Name, HeldTuple]:
     """Every held tuple by its name; `held` are all that came back in a `restore`."""
     origins = {member.origin.id: member.origin for member in held}
     return {
@@ -35,7 +35,7 @@ def members_by_name(held: Iterable[Member]) -> Mapping[Name, Member]:
     }
 
 
-def marks(chosen: Iterable[Member]) -> list[Any]:
+def marks(chosen: Iterable[HeldTuple]) -> list[Any]:
     """The marks of these tuples, as plain data."""
     wanted = [member for member in dict.fromkeys(chosen) if member.open]
     known = names(wanted)
@@ -46,7 +46,7 @@ def marks(chosen: Iterable[Member]) -> list[Any]:
     return [[frame_id, places] for frame_id, places in positions.items()]
 
 
-def marked(held: Iterable[Member], stored: Sequence[Any]) -> set[Member]:
+def marked(held: Iterable[HeldTuple], stored: Sequence[Any]) -> set[HeldTuple]:
     """Which of the held tuples have one of these marks; `held` are all that came back in a `restore`."""
     if not stored:
         return set()

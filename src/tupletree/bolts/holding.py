@@ -11,7 +11,7 @@ from typing import Any
 
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.failures import FailureMaker, wrong_type
-from tupletree.bolts.held import BaseHolder, HeldFrame, Member, Turn, together, waits_for
+from tupletree.bolts.held import BaseHolder, HeldFrame, HeldTuple, HolderSession, together, waits_for
 from tupletree.data.frames import Frame, roots_of
 from tupletree.errors import ProcessingError
 from tupletree.topology.components import HoldingBolt, Release
@@ -28,7 +28,7 @@ class HoldingTask(BaseHolder):
         self._streams = {stream.schema.cls: name for name, stream in component.outputs.items()}
         self._fail = FailureMaker(component.name, place.task_id, component.retry)
         self._bolt: HoldingBolt[Any] | None = None
-        self._new: list[Member] = []  # not given to the bolt yet: restored, or left by an outage
+        self._new: list[HeldTuple] = []  # not given to the bolt yet: restored, or left by an outage
         self._must_flush = False  # an outage was met by `flush`
         self._is_away = False
         self._due_at_end_s: float | None = None  # what the bolt said last; it is asked for after its end, too
@@ -124,7 +124,7 @@ class HoldingTask(BaseHolder):
         self._place.root = None
         return turn.end()
 
-    def _give(self, new: list[Member], bolt: HoldingBolt[Any], turn: _Turn) -> list[Member]:
+    def _give(self, new: list[HeldTuple], bolt: HoldingBolt[Any], turn: _Turn) -> list[HeldTuple]:
         """Call `take` for these, or for each alone after it raised; returns those that an outage left."""
         try:
             turn.release(bolt.take(new))
@@ -144,14 +144,14 @@ class HoldingTask(BaseHolder):
         return []
 
 
-class _Turn(Turn):
+class _Turn(HolderSession):
     """What one call of the task comes to."""
 
     def release(self, releases: Iterable[Release]) -> None:
         """Take what a call of the bolt gives; all of it, or nothing if the call raises."""
         for one in [*releases]:
             members: list[Any] = [*one.tuples]
-            if strangers := [member for member in members if not isinstance(member, Member)]:
+            if strangers := [member for member in members if not isinstance(member, HeldTuple)]:
                 raise ProcessingError(
                     "a release names what is no held tuple",
                     got=repr(strangers[0])[:100],
@@ -172,7 +172,7 @@ class _Turn(Turn):
                 self.emit(whole, value)
             self.settle(members)
 
-    def refuse(self, members: Sequence[Member], error: BaseException) -> None:
+    def refuse(self, members: Sequence[HeldTuple], error: BaseException) -> None:
         """Fail these tuples."""
         for member in members:
             self.blame(member.root, member.value, error)

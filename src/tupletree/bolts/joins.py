@@ -15,7 +15,7 @@ from typing import Any
 from tupletree.bolts.calls import CallSession, TimedHolder
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.event_time import BEFORE_ALL, micros
-from tupletree.bolts.held import HeldFrame, Member
+from tupletree.bolts.held import HeldFrame, HeldTuple
 from tupletree.bolts.held_marks import marked, marks, members_by_name, names
 from tupletree.bolts.window_calls import KeyFunctions
 from tupletree.data.frames import Frame
@@ -29,7 +29,7 @@ LEFT, RIGHT = 0, 1
 class _Entry:
     """One held tuple."""
 
-    member: Member
+    member: HeldTuple
     time_us: int
     matched: bool = False
     pairs_put_off: int = 0
@@ -101,7 +101,7 @@ class JoinTask(TimedHolder):
 
     def memory(self) -> Any:
         """How far time has come, for an outer join what was matched, and pairs that are to be called."""
-        matched: list[Member] = []
+        matched: list[HeldTuple] = []
         if any(self._spec.optional):
             sides = [side for group in self._groups.values() for side in group.entries]
             matched = [one.member for side in (*sides, self._exits_put_off) for one in side if one.matched]
@@ -119,7 +119,7 @@ class JoinTask(TimedHolder):
         members = self._holdings.restore(held)
         self._begin(members, waiting)
         matched = marked(members, matches)
-        entries: dict[Member, _Entry] = {}
+        entries: dict[HeldTuple, _Entry] = {}
         for member in members:
             time_us = self._time_of_held(member)
             _, entry = self._enter(self._key_of(member), member, time_us)
@@ -143,10 +143,10 @@ class JoinTask(TimedHolder):
                 group.times[side][:] = [entry.time_us for entry in kept]
             self._drop_if_empty(key, group)
 
-    def _key_of(self, member: Member) -> Any:
+    def _key_of(self, member: HeldTuple) -> Any:
         return self._keys[member.source]([member.value])[0]
 
-    def _lasts(self) -> Iterable[tuple[Member, int]]:
+    def _lasts(self) -> Iterable[tuple[HeldTuple, int]]:
         entries = (entry for group in self._groups.values() for side in group.entries for entry in side)
         return ((entry.member, entry.time_us + self._within_us) for entry in entries)
 
@@ -154,7 +154,7 @@ class JoinTask(TimedHolder):
     def _looks_again(self) -> bool:
         return bool(self._again)
 
-    def _put_off(self) -> Iterable[Member]:
+    def _put_off(self) -> Iterable[HeldTuple]:
         for pair in self._pairs_put_off:
             yield from (entry.member for entry in pair if entry.member.open)
         yield from (entry.member for entry in self._exits_put_off if entry.member.open)
@@ -186,7 +186,7 @@ class JoinTask(TimedHolder):
                 session.settle((left, right))
                 self._purge(session)
 
-    def _enter(self, key: Any, member: Member, time_us: int) -> tuple[int, _Entry]:
+    def _enter(self, key: Any, member: HeldTuple, time_us: int) -> tuple[int, _Entry]:
         """Hold a tuple; returns its side and entry."""
         side = self._spec.side_of(type(member.value))
         assert side is not None

@@ -18,7 +18,7 @@ from typing import Any
 from tupletree.bolts.calls import CallSession
 from tupletree.bolts.effects import TaskPlace
 from tupletree.bolts.event_time import micros, seconds
-from tupletree.bolts.held import HeldFrame, Member
+from tupletree.bolts.held import HeldFrame, HeldTuple
 from tupletree.bolts.window_calls import KeyFunctions, TimedWindowCalls, WindowCall
 from tupletree.topology.model import ComponentSpec
 
@@ -28,7 +28,7 @@ class _Sessions:
     """The open sessions of a key. Their tuples by time, and of each session when its first and last tuple were."""
 
     times: list[int] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
+    members: list[HeldTuple] = field(default_factory=list)
     firsts: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
 
@@ -37,7 +37,7 @@ class _Sessions:
         start = bisect_right(self.lasts, time_us - gap_us)
         return start, max(start, bisect_left(self.firsts, time_us + gap_us))
 
-    def add(self, member: Member, time_us: int, gap_us: int) -> None:
+    def add(self, member: HeldTuple, time_us: int, gap_us: int) -> None:
         """A tuple more: it begins a session, is in one, or makes one of two."""
         at = bisect_right(self.times, time_us)
         self.times.insert(at, time_us)
@@ -92,13 +92,13 @@ class SessionWindowTask(TimedWindowCalls):
                         if member.open:
                             self._enter(key, member, time_us)
 
-    def _lasts(self) -> Iterable[tuple[Member, int]]:
+    def _lasts(self) -> Iterable[tuple[HeldTuple, int]]:
         for group in self._groups.values():
             for start, stop in self._parts(group.times):
                 end_us = self._end(group.times[start], group.times[stop - 1])
                 yield from ((member, end_us) for member in group.members[start:stop])
 
-    def _place_in_window(self, session: CallSession, key: Any, member: Member, time_us: int) -> None:
+    def _place_in_window(self, session: CallSession, key: Any, member: HeldTuple, time_us: int) -> None:
         if self._place.comes_again(member.root):
             self._come_again(key, member, time_us)
         elif self._is_over(key, time_us):
@@ -116,7 +116,7 @@ class SessionWindowTask(TimedWindowCalls):
         start, end = group.near(time_us, self._gap_us)
         return start == end
 
-    def _enter(self, key: Any, member: Member, time_us: int) -> None:
+    def _enter(self, key: Any, member: HeldTuple, time_us: int) -> None:
         """Put a tuple in the open sessions of its key."""
         group = self._groups.get(key)
         if group is None:
@@ -124,7 +124,7 @@ class SessionWindowTask(TimedWindowCalls):
         group.add(member, time_us, self._gap_us)
         self._ends.put(key, self._end(group.firsts[0], group.lasts[0]))
 
-    def _come_again(self, key: Any, member: Member, time_us: int) -> None:
+    def _come_again(self, key: Any, member: HeldTuple, time_us: int) -> None:
         """A tuple of a later attempt is not late: what it was part of is called again, with what comes again.
 
         What was put off and is near it becomes one session with it, and with the open ones that it is near.
@@ -161,7 +161,7 @@ class SessionWindowTask(TimedWindowCalls):
             yield self._call_of(over.key, members[start:stop], times[start:stop], over.reopened_us)
 
     def _call_of(
-        self, key: Any, members: list[Member], times: Sequence[int], reopened_us: int | None = None
+        self, key: Any, members: list[HeldTuple], times: Sequence[int], reopened_us: int | None = None
     ) -> WindowCall:
         end_us = self._end(times[0], times[-1])
         return WindowCall(key, seconds(times[0]), seconds(end_us), members, members, members, reopened_us)

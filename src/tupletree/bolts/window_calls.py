@@ -14,7 +14,7 @@ from typing import Any
 
 from tupletree.bolts.calls import CallingHolder, CallSession, TimedHolder
 from tupletree.bolts.effects import TaskPlace, Worked
-from tupletree.bolts.held import Member
+from tupletree.bolts.held import HeldTuple
 from tupletree.bolts.held_marks import marked, marks, members_by_name, names
 from tupletree.data.frames import Frame
 from tupletree.topology.model import BoltSpec, ComponentSpec
@@ -31,9 +31,9 @@ class WindowCall:
     key: Any
     start_s: float
     end_s: float
-    members: list[Member]
-    new: list[Member]
-    expiring: list[Member]
+    members: list[HeldTuple]
+    new: list[HeldTuple]
+    expiring: list[HeldTuple]
     reopened_us: int | None = None
     """When the first tuple of a later attempt came to it after it was over."""
 
@@ -49,10 +49,10 @@ class WindowCalls(CallingHolder):
         self._keys = keys if self._spec.per_key else None
         self._call = self._calls.bound(body.value_parameter)
         self._windows_put_off: list[WindowCall] = []
-        self._calls_put_off: dict[Member, int] = {}  # how many of these windows hold it
-        self._expired: set[Member] = set()  # of these: they are in no other window any more
+        self._calls_put_off: dict[HeldTuple, int] = {}  # how many of these windows hold it
+        self._expired: set[HeldTuple] = set()  # of these: they are in no other window any more
 
-    def _key_of(self, member: Member) -> Any:
+    def _key_of(self, member: HeldTuple) -> Any:
         """The key of a tuple; whatever a tuple without one raises comes out."""
         return None if self._keys is None else self._keys[member.source]([member.value])[0]
 
@@ -80,7 +80,7 @@ class WindowCalls(CallingHolder):
         )
         return session.call(over.members, window, self._call, window.tuples if self._spec.as_list else window)
 
-    def _expire(self, session: CallSession, members: list[Member]) -> None:
+    def _expire(self, session: CallSession, members: list[HeldTuple]) -> None:
         """No later window will hold these: they are settled, unless an earlier one that does was put off."""
         if not self._calls_put_off:
             session.settle(members)
@@ -94,7 +94,7 @@ class WindowCalls(CallingHolder):
         """See `TimedHolder`."""
         return any(over.reopened_us is not None for over in self._windows_put_off)
 
-    def _put_off(self) -> Iterable[Member]:
+    def _put_off(self) -> Iterable[HeldTuple]:
         return (member for member in self._calls_put_off if member.open)
 
     def _put_window_off(self, over: WindowCall) -> None:
@@ -150,7 +150,7 @@ class WindowCalls(CallingHolder):
             stored.append([over.start_s, over.end_s, over.reopened_us, entries])
         return [stored, expired]
 
-    def _restore_put_off(self, members: Sequence[Member], stored: Sequence[Any]) -> set[Member]:
+    def _restore_put_off(self, members: Sequence[HeldTuple], stored: Sequence[Any]) -> set[HeldTuple]:
         """Put off again what was; returns tuples that are held for nothing else."""
         if not stored or not stored[0]:
             return set()
@@ -210,7 +210,7 @@ class TimedWindowCalls(WindowCalls, TimedHolder):
         return session.end()
 
     @abstractmethod
-    def _place_in_window(self, session: CallSession, key: Any, member: Member, time_us: int) -> None:
+    def _place_in_window(self, session: CallSession, key: Any, member: HeldTuple, time_us: int) -> None:
         """A tuple came, of this time: it is held, or settled because it came too late."""
 
     @abstractmethod

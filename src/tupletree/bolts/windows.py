@@ -17,7 +17,7 @@ from typing import Any
 from tupletree.bolts.calls import CallSession
 from tupletree.bolts.effects import TaskPlace, Worked
 from tupletree.bolts.event_time import BEFORE_ALL, micros, seconds
-from tupletree.bolts.held import HeldFrame, Member
+from tupletree.bolts.held import HeldFrame, HeldTuple
 from tupletree.bolts.held_marks import marked, marks
 from tupletree.bolts.window_calls import KeyFunctions, TimedWindowCalls, WindowCall, WindowCalls
 from tupletree.data.frames import Frame
@@ -28,7 +28,7 @@ from tupletree.topology.model import ComponentSpec
 class _Timed:
     """One tuple in windows by time. `first_end_us`: end of the first window that it is in and that was not over."""
 
-    member: Member
+    member: HeldTuple
     time_us: int
     first_end_us: int
 
@@ -52,7 +52,7 @@ class TimeWindowTask(TimedWindowCalls):
         self._slide_us = micros(spec.slide_s) if spec.slide_s is not None else self._length_us
         self._groups: dict[Any, _TimeGroup] = {}
 
-    def _place_in_window(self, session: CallSession, key: Any, member: Member, time_us: int) -> None:
+    def _place_in_window(self, session: CallSession, key: Any, member: HeldTuple, time_us: int) -> None:
         over_us = self._over_us
         is_behind = self._first_end(time_us) <= over_us
         if is_behind and self._place.comes_again(member.root):
@@ -97,11 +97,11 @@ class TimeWindowTask(TimedWindowCalls):
                 if not group.entries:
                     self._drop(key)
 
-    def _lasts(self) -> Iterable[tuple[Member, int]]:
+    def _lasts(self) -> Iterable[tuple[HeldTuple, int]]:
         entries = (entry for group in self._groups.values() for entry in group.entries)
         return ((entry.member, self._last_end(entry.time_us)) for entry in entries)
 
-    def _enter(self, key: Any, member: Member, time_us: int, over_us: int) -> None:
+    def _enter(self, key: Any, member: HeldTuple, time_us: int, over_us: int) -> None:
         """Put a tuple in its windows; what was accepted once (see `restore`) has at least its last one before it."""
         first_end_us = max(self._first_end(time_us), self._end_after(over_us))
         group = self._groups.get(key)
@@ -113,7 +113,7 @@ class TimeWindowTask(TimedWindowCalls):
         due_us = max(first_end_us, self._end_after(self._over_us))
         self._ends.put_earlier(key, min(due_us, self._last_end(time_us)))
 
-    def _come_again(self, key: Any, member: Member, time_us: int) -> None:
+    def _come_again(self, key: Any, member: HeldTuple, time_us: int) -> None:
         """A tuple of a later attempt is not late: its windows that are over are called again, with what comes again."""
         end_us, last_us, now_us = self._first_end(time_us), self._last_end(time_us), self._now_us()
         if last_us > self._over_us:
@@ -182,7 +182,7 @@ class TimeWindowTask(TimedWindowCalls):
 class _CountGroup:
     """Tuples of one key by arrival; the last `fresh` of them were in no window yet."""
 
-    members: list[Member] = field(default_factory=list)
+    members: list[HeldTuple] = field(default_factory=list)
     fresh: int = 0
 
 
@@ -289,7 +289,7 @@ class CountWindowTask(WindowCalls):
             del self._groups[key]
         self._purge(session)
 
-    def _call_with(self, key: Any, members: list[Member], new: int, leaving: int, session: CallSession) -> bool:
+    def _call_with(self, key: Any, members: list[HeldTuple], new: int, leaving: int, session: CallSession) -> bool:
         times = members[0].since_s, members[-1].since_s
         over = WindowCall(key, *times, members, members[len(members) - new :], members[:leaving])
         return self._call_or_put_off(session, over)

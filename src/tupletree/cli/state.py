@@ -21,7 +21,7 @@ from tupletree.texts import counted, moment_text
 
 if TYPE_CHECKING:
     from tupletree.runtimes.inspect import ComponentState
-    from tupletree.state.contents import Entry
+    from tupletree.state.contents import StateEntry
 
 EXPORT_ROWS = 50_000
 """Rows that an export holds in memory at a time."""
@@ -209,7 +209,7 @@ def _write_parquet(file: BinaryIO, components: Sequence[ComponentState]) -> int:
     return rows
 
 
-def _batches(components: Sequence[ComponentState]) -> Iterator[list[tuple[str, Entry]]]:
+def _batches(components: Sequence[ComponentState]) -> Iterator[list[tuple[str, StateEntry]]]:
     entries = ((one.name, entry) for one in components for entry in one.entries())
     while batch := list(islice(entries, EXPORT_ROWS)):
         yield batch
@@ -224,7 +224,7 @@ def _kind_of(values: Iterator[Any]) -> Any:
     return known.get(kinds.pop()) if len(kinds) == 1 else None
 
 
-def _line(component: str, entry: Entry) -> str:
+def _line(component: str, entry: StateEntry) -> str:
     from tupletree.data.payloads import to_jsonable
 
     row = {

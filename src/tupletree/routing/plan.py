@@ -67,7 +67,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Executor:
+class PlannedExecutor:
     """What serves one or more tasks, one at a time: a thread of the local runtime."""
 
     index: int
@@ -95,7 +95,7 @@ class Plan:
     tasks: tuple[Task, ...]
     links: tuple[Link, ...]
     stages: tuple[Stage, ...]
-    executors: tuple[Executor, ...]
+    executors: tuple[PlannedExecutor, ...]
     _ranges: Mapping[str, range]
     _stage_of: Mapping[str, int]
     _readers: Mapping[str, int] = field(default_factory=dict)
@@ -401,7 +401,7 @@ def _fused(order: list[str], stage_of: Mapping[str, int]) -> tuple[Stage, ...]:
     return tuple(Stage(index, tuple(members[index])) for index in sorted(members))
 
 
-def _executors(spec: TopologySpec, ranges: Mapping[str, range], acker_executors: int) -> tuple[Executor, ...]:
+def _executors(spec: TopologySpec, ranges: Mapping[str, range], acker_executors: int) -> tuple[PlannedExecutor, ...]:
     """Two threads, so that acks and timeouts survive a stuck bolt, and one more for each task that may block.
 
     A component that says how many it wants has them for itself, its tasks distributed over them round robin, as ackers
@@ -425,7 +425,7 @@ def _executors(spec: TopologySpec, ranges: Mapping[str, range], acker_executors:
     named += [(f"ackers[{index}]", tasks) for index, tasks in enumerate(control[1:], start=1)]
     named += own
     filled = [(name, tasks) for name, tasks in named if tasks]
-    return tuple(Executor(index, name, tuple(tasks)) for index, (name, tasks) in enumerate(filled))
+    return tuple(PlannedExecutor(index, name, tuple(tasks)) for index, (name, tasks) in enumerate(filled))
 
 
 ANYONE = frozenset({"shuffle", "local_or_shuffle", "none", "fields", "global"})
@@ -433,7 +433,7 @@ ANYONE = frozenset({"shuffle", "local_or_shuffle", "none", "fields", "global"})
 
 
 def _deputies(
-    spec: TopologySpec, ranges: Mapping[str, range], executors: tuple[Executor, ...]
+    spec: TopologySpec, ranges: Mapping[str, range], executors: tuple[PlannedExecutor, ...]
 ) -> dict[str, tuple[int, ...]]:
     """Component → deputies of its tasks, for components whose tasks cannot be told apart."""
     served_by = {task_id: executor.index for executor in executors for task_id in executor.task_ids}

@@ -39,14 +39,14 @@ class _Line(msgspec.Struct):
     letter: DeadLetter
 
 
-class Request(msgspec.Struct, forbid_unknown_fields=True):
+class ReplayRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A request to replay dead letters, by letter id. Its file is named by its own id."""
 
     id: str
     letters: list[str]
 
 
-class Dropped(msgspec.Struct, forbid_unknown_fields=True):
+class DroppedLetters(msgspec.Struct, forbid_unknown_fields=True):
     """Letters that are none any more, by letter id: they were handled elsewhere. Its file is named by its own id.
 
     Attributes:
@@ -60,7 +60,7 @@ class Dropped(msgspec.Struct, forbid_unknown_fields=True):
     time_s: float
 
 
-_R = TypeVar("_R", Request, Dropped)
+_R = TypeVar("_R", ReplayRequest, DroppedLetters)
 
 
 def write_letters(directory: Path, epoch: int, letters: Sequence[DeadLetter]) -> None:
@@ -187,7 +187,7 @@ class ReplayableLetters:
         self._logger = logger
         self._said: set[str] = set()
 
-    def of(self, request: Request) -> dict[str, tuple[DeadLetter, int, Any]]:
+    def of(self, request: ReplayRequest) -> dict[str, tuple[DeadLetter, int, Any]]:
         """Letter id → letter, spout task and value, of those that are still to be replayed."""
         letters = letters_of(self._state_dir, lambda error: self._say("replays leave it out: %s", str(error)))
         found: dict[str, tuple[DeadLetter, int, Any]] = {}
@@ -259,7 +259,7 @@ def request_replay(state_dir: Path, selectors: Sequence[str] | None) -> str:
     private_folder(state_dir / "inbox")
     asked = []
     for start in range(0, len(chosen), MAX_LETTERS):
-        request = Request(uuid.uuid4().hex, chosen[start : start + MAX_LETTERS])
+        request = ReplayRequest(uuid.uuid4().hex, chosen[start : start + MAX_LETTERS])
         write_once(inbox.path_of(request.id), msgspec.json.encode(request))
         asked.append(request.id)
     return asked[-1]
@@ -289,7 +289,7 @@ def drop_letters(
     folder = _dropped(state_dir)
     private_folder(private_folder(state_dir / "dead") / "dropped")
     for start in range(0, len(chosen), MAX_LETTERS):
-        one = Dropped(uuid.uuid4().hex, chosen[start : start + MAX_LETTERS], reason, wall_s)
+        one = DroppedLetters(uuid.uuid4().hex, chosen[start : start + MAX_LETTERS], reason, wall_s)
         write_once(folder.path_of(one.id), json_bytes(one))
     return [letters[letter_id] for letter_id in chosen]
 
@@ -356,31 +356,31 @@ def spellings_of(selector: str) -> list[str]:
     return list(dict.fromkeys(spellings))
 
 
-def inbox_of(state_dir: Path) -> RequestFolder[Request]:
+def inbox_of(state_dir: Path) -> RequestFolder[ReplayRequest]:
     """Where other processes leave requests to replay letters."""
-    return _folder(state_dir / "inbox", Request, "ask again with `tupletree dead replay`, and remove it")
+    return _folder(state_dir / "inbox", ReplayRequest, "ask again with `tupletree dead replay`, and remove it")
 
 
-def _replayed(state_dir: Path) -> RequestFolder[Request]:
+def _replayed(state_dir: Path) -> RequestFolder[ReplayRequest]:
     """Requests that were executed; only the process of a run writes there."""
     next_step = "restore the file from a backup, or remove it: then its letters are dead again"
-    return _folder(state_dir / "dead" / "replayed", Request, next_step)
+    return _folder(state_dir / "dead" / "replayed", ReplayRequest, next_step)
 
 
-def _dropped(state_dir: Path) -> RequestFolder[Dropped]:
+def _dropped(state_dir: Path) -> RequestFolder[DroppedLetters]:
     next_step = "restore the file from a backup, or remove it: then its letters are there again"
-    return _folder(state_dir / "dead" / "dropped", Dropped, next_step)
+    return _folder(state_dir / "dead" / "dropped", DroppedLetters, next_step)
 
 
 def _folder(path: Path, shape: type[_R], next_step: str) -> RequestFolder[_R]:
     return RequestFolder(path, shape, MAX_REQUEST_BYTES, next_step=next_step, fault_of=_fault_of)
 
 
-def _fault_of(name: str, request: Request | Dropped) -> str:
+def _fault_of(name: str, request: ReplayRequest | DroppedLetters) -> str:
     return "" if request.id == name else f"it is a copy: its id is {request.id[:80]!r}, and its file another"
 
 
-def requests(state_dir: Path, complain: Callable[[CheckpointError], None]) -> list[Request]:
+def requests(state_dir: Path, complain: Callable[[CheckpointError], None]) -> list[ReplayRequest]:
     """Requests that wait in the inbox, oldest first; `complain` is called for files that are none."""
     return list(inbox_of(state_dir).read(complain).values())
 
@@ -392,5 +392,5 @@ def carried_out(state_dir: Path, request_id: str, letters: Sequence[str]) -> Non
     """
     target = _replayed(state_dir).path_of(request_id)
     private_folder(private_folder(state_dir / "dead") / "replayed")
-    write_once(target, msgspec.json.encode(Request(request_id, list(letters))))
+    write_once(target, msgspec.json.encode(ReplayRequest(request_id, list(letters))))
     inbox_of(state_dir).remove(request_id)

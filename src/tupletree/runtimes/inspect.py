@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tupletree.state.contents import Entry
+    from tupletree.state.contents import StateEntry
     from tupletree.state.segments import Segment
     from tupletree.state.versions import StateFile
 
@@ -33,7 +33,7 @@ class ComponentState:
         """Length of its segments."""
         return sum({file.name: file.size_bytes for file in self.version}.values())
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[StateEntry]:
         """Every key with its value, as plain data. Raises CheckpointError for a damaged segment."""
         from tupletree.state.contents import entries
 

@@ -16,9 +16,9 @@ from tupletree.clock import Clock
 from tupletree.durable import identity_of
 from tupletree.errors import ConnectorError, Finding, SourceChangedError
 from tupletree.sources.file_table import FileRecord, FileTable, Reconciled
-from tupletree.sources.files import FileList, Found, compression_of, is_absent
+from tupletree.sources.files import FileList, FoundFile, compression_of, is_absent
 from tupletree.sources.line_reader import DamagedFileError, LineReader, LongLineError, ReplacedFileError
-from tupletree.sources.text_pieces import Taken, loss_of
+from tupletree.sources.text_pieces import TakenLines, loss_of
 
 logger = logging.getLogger("tupletree.sources")
 
@@ -39,7 +39,7 @@ MAX_LOOKS = 4
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How files are read; see `text_lines`."""
 
     encoding: str
@@ -56,10 +56,11 @@ class _Source:
     """A file that may have lines to read."""
 
     record: FileRecord
-    found: Found | None  # None: it has no name any more, and is held open
+    found: FoundFile | None  # None: it has no name any more, and is held open
     reader: LineReader | None = None
     backlog: int = 0  # its size when it was queued
-    incomplete: Found | None = None  # a compressed file that lacked its end, or that of its last line, as it was then
+    # A compressed file that lacked its end, or that of its last line, as it was then.
+    incomplete: FoundFile | None = None
 
 
 class FileQueue:
@@ -69,13 +70,13 @@ class FileQueue:
         table: what was read of each file.
     """
 
-    def __init__(self, files: FileList, reading: Reading) -> None:
+    def __init__(self, files: FileList, reading: ReadOptions) -> None:
         self.table = FileTable(reading.encoding, has_relative=not all(map(os.path.isabs, files.given)))
         self._files = files
         self._reading = reading
         self._sources: list[_Source] = []
         self._at = 0
-        self._losses: list[Taken] = []
+        self._losses: list[TakenLines] = []
         self._is_looked, self._look_again = False, True
         self._next_look_s = 0.0
         self._told: set[str] = set()
@@ -92,7 +93,7 @@ class FileQueue:
             source.reader = None
             self._open_count -= 1
 
-    def take(self, max_rows: int | None, max_bytes: int) -> Taken | None:
+    def take(self, max_rows: int | None, max_bytes: int) -> TakenLines | None:
         """The next lines of one file, or the report of a loss; None if there is nothing now."""
         if self._reading.follow and self._reading.clock.monotonic() >= self._next_look_s:
             self._look_again = True
@@ -114,7 +115,7 @@ class FileQueue:
         self._sources = [source for source in self._sources if source.reader is not None or not source.record.done]
         return None
 
-    def _take_from(self, source: _Source, max_rows: int | None, max_bytes: int) -> Taken | None:
+    def _take_from(self, source: _Source, max_rows: int | None, max_bytes: int) -> TakenLines | None:
         """The next lines of this file; None if it has none now, or if it must be looked for again (`look_again`)."""
         record = source.record
         if record.damaged or (source.reader is None and (record.done or self._is_waiting(source))):
@@ -161,18 +162,18 @@ class FileQueue:
                 record.lines += rows
                 first = record.lines - rows + 1
                 path = self._path_of(source, reader)
-                return Taken(record, first, rows, offset, piece, reader.encoding, path)
+                return TakenLines(record, first, rows, offset, piece, reader.encoding, path)
             rest = piece.rstrip(b"\r\n")
             if rest:  # else the line was whole, and only its end was missing
                 reason = f"{record.name}: line {record.lines} was taken as whole when the file ended there; its rest"
                 return self._report(loss_of(record, "rest", offset, f"{reason} came later", rest))
 
-    def _too_long(self, record: FileRecord, long: LongLineError, offset: int) -> Taken:
+    def _too_long(self, record: FileRecord, long: LongLineError, offset: int) -> TakenLines:
         reason = (
             f"{record.name}, line {record.lines}: longer than max_line_bytes ({long.length:,} bytes, expected at most "
             f"{self._reading.max_line_bytes:,}); its start is the payload"
         )
-        return Taken(record, record.lines, 1, offset, long.start, lost=reason)
+        return TakenLines(record, record.lines, 1, offset, long.start, lost=reason)
 
     def _opened(self, source: _Source) -> LineReader | None:
         """The file of a source, open where the next line begins; None if it has changed since it was compared."""
@@ -237,7 +238,7 @@ class FileQueue:
             record.done = record.gone = True
             self.table.changed(record)
 
-    def _damaged(self, source: _Source, error: str) -> Taken | None:
+    def _damaged(self, source: _Source, error: str) -> TakenLines | None:
         """Report the rest of a compressed file; one that is followed may still be written."""
         record, reader = source.record, source.reader
         left = b"" if reader is None else reader.unread()
@@ -252,7 +253,7 @@ class FileQueue:
         reason = f"{record.name}: what follows line {record.lines} cannot be decompressed ({error})"
         return self._report(loss_of(record, "damaged", record.offset, reason, left))
 
-    def _report(self, loss: Taken) -> Taken:
+    def _report(self, loss: TakenLines) -> TakenLines:
         logger.warning("%s", loss.lost)
         if loss.kind == "unread":
             loss.record.gone = True
@@ -371,7 +372,7 @@ class FileQueue:
             logger.warning("%s", note)
 
 
-def _difference(record: FileRecord, found: Found) -> Finding:
+def _difference(record: FileRecord, found: FoundFile) -> Finding:
     is_short = not record.stream and found.size < record.offset
     return Finding(
         "the file is not the one that was begun",

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from tupletree.sources.files import Found, found_at
+from tupletree.sources.files import FoundFile, found_at
 from tupletree.sources.line_reader import BLOCK_BYTES, DamagedFileError, LineReader
 from tupletree.sources.packed_records import UNREADABLE, PackedRecords, plain_name, unreadable_position
 from tupletree.sources.rotation import Neighbours, Related, is_rotated
@@ -86,7 +86,7 @@ class FileRecord(msgspec.Struct, array_like=True):
             return f"what follows line {self.lines}"
         return f"{self.size - self.offset} bytes" if self.size > self.offset else ""
 
-    def is_as_it_was(self, found: Found) -> bool:
+    def is_as_it_was(self, found: FoundFile) -> bool:
         """Whether nothing was done to the file since it was compared."""
         return (self.identity, self.size, self.mtime_ns) == (found.identity, found.size, found.mtime_ns)
 
@@ -106,10 +106,10 @@ class Reconciled:
         passed_over: files that had a name of the list between two looks, and have been rotated away since → that name.
     """
 
-    present: list[tuple[FileRecord, Found]] = field(default_factory=list)
+    present: list[tuple[FileRecord, FoundFile]] = field(default_factory=list)
     fresh: list[FileRecord] = field(default_factory=list)
     moved: list[tuple[FileRecord, str]] = field(default_factory=list)
-    replaced: list[tuple[FileRecord, Found]] = field(default_factory=list)
+    replaced: list[tuple[FileRecord, FoundFile]] = field(default_factory=list)
     missed: list[FileRecord] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class FileTable:
 
     # --- reconciliation -----------------------------------------------------------------------------------------
 
-    def reconcile(self, listing: Sequence[Found], is_open: Callable[[FileRecord], bool]) -> Reconciled:
+    def reconcile(self, listing: Sequence[FoundFile], is_open: Callable[[FileRecord], bool]) -> Reconciled:
         """Compare the records with the files that are there now.
 
         Args:
@@ -174,8 +174,8 @@ class FileTable:
         """
         out = Reconciled()
         self._forget()
-        owned: dict[int, Found] = {}
-        files: dict[tuple[int, int], Found] = {}
+        owned: dict[int, FoundFile] = {}
+        files: dict[tuple[int, int], FoundFile] = {}
         for found in listing:
             first = files.setdefault(found.identity, found)
             if first is not found:
@@ -201,7 +201,7 @@ class FileTable:
     def _find_passed_over(
         self,
         record: FileRecord,
-        rotated: Found,
+        rotated: FoundFile,
         known: set[tuple[int, int]],
         neighbours: Neighbours,
         out: Reconciled,
@@ -213,7 +213,7 @@ class FileTable:
         for path in neighbours.rotated_from(name):
             found = found_at(path)
             if (
-                isinstance(found, Found)
+                isinstance(found, FoundFile)
                 and found.identity not in known
                 and found.mtime_ns > rotated.mtime_ns
                 and not any(self._fits(one, found) for one in self.records if one.name == record.name)
@@ -221,8 +221,8 @@ class FileTable:
                 out.passed_over[path] = record.name
 
     def _by_identity(
-        self, files: Sequence[Found], owned: dict[int, Found], is_open: Callable[[FileRecord], bool]
-    ) -> list[Found]:
+        self, files: Sequence[FoundFile], owned: dict[int, FoundFile], is_open: Callable[[FileRecord], bool]
+    ) -> list[FoundFile]:
         """Give each file to the record of its device and inode; returns the others."""
         records: dict[tuple[int, int], list[FileRecord]] = defaultdict(list)
         for record in self.records:
@@ -237,7 +237,7 @@ class FileTable:
                 rest.append(found)
         return rest
 
-    def _is_same(self, record: FileRecord, found: Found, is_open: Callable[[FileRecord], bool]) -> bool:
+    def _is_same(self, record: FileRecord, found: FoundFile, is_open: Callable[[FileRecord], bool]) -> bool:
         """Whether a file with the device and inode of a record's is that one."""
         if record.identity != found.identity:
             return False
@@ -253,7 +253,7 @@ class FileTable:
                 return False
         return self._fits(record, found)
 
-    def _by_path(self, files: Sequence[Found], owned: dict[int, Found]) -> list[Found]:
+    def _by_path(self, files: Sequence[FoundFile], owned: dict[int, FoundFile]) -> list[FoundFile]:
         """Give each file to the record at its path, as after it was restored from a copy; returns the others."""
         records = {record.path: record for record in self.records if id(record) not in owned}
         rest = []
@@ -265,7 +265,7 @@ class FileTable:
                 rest.append(found)
         return rest
 
-    def _by_rotation(self, files: Sequence[Found], owned: dict[int, Found], out: Reconciled) -> list[Found]:
+    def _by_rotation(self, files: Sequence[FoundFile], owned: dict[int, FoundFile], out: Reconciled) -> list[FoundFile]:
         """Give files to records that they are rotated copies of; returns the others."""
         usable = [record for record in self.records if record.offset >= EVIDENCE_BYTES] if files else []
         related = Related([record.path for record in usable])
@@ -282,7 +282,7 @@ class FileTable:
         return rest
 
     def _rotated_from(
-        self, candidates: Sequence[FileRecord], found: Found, owned: dict[int, Found]
+        self, candidates: Sequence[FileRecord], found: FoundFile, owned: dict[int, FoundFile]
     ) -> FileRecord | None:
         """The record that a file is a rotated copy of. One whose own file is there needs more evidence."""
         for record in sorted(candidates, key=lambda one: (id(one) not in owned, one.offset), reverse=True):
@@ -292,29 +292,29 @@ class FileTable:
 
     def _outside(
         self,
-        owned: dict[int, Found],
+        owned: dict[int, FoundFile],
         neighbours: Neighbours,
-        is_same: Callable[[FileRecord, Found], bool],
-    ) -> dict[tuple[int, int], Found]:
+        is_same: Callable[[FileRecord, FoundFile], bool],
+    ) -> dict[tuple[int, int], FoundFile]:
         """Look for the files of records that have none in the folders where they were; those that were found."""
-        outside: dict[tuple[int, int], Found] = {}
+        outside: dict[tuple[int, int], FoundFile] = {}
         taken = {found.identity for found in owned.values()}
         for record in self.records:
             if id(record) in owned or record.gone:
                 continue
             for path in neighbours.that_may_be(record.path, record.inode, record.name):
                 found = found_at(path)
-                if isinstance(found, Found) and found.identity not in taken and is_same(record, found):
+                if isinstance(found, FoundFile) and found.identity not in taken and is_same(record, found):
                     owned[id(record)] = outside[found.identity] = found
                     taken.add(found.identity)
                     break
         return outside
 
-    def _is_rotated_copy(self, record: FileRecord, found: Found) -> bool:
+    def _is_rotated_copy(self, record: FileRecord, found: FoundFile) -> bool:
         is_related = record.offset >= EVIDENCE_BYTES and is_rotated(record.path, found.path)
         return is_related and self._fits(record, found)
 
-    def _note(self, owned: dict[int, Found], fresh: Sequence[Found], out: Reconciled) -> None:
+    def _note(self, owned: dict[int, FoundFile], fresh: Sequence[FoundFile], out: Reconciled) -> None:
         """Bring the records up to date, and name those that have no file."""
         at_path = {found.path: found for found in fresh}
         for record in self.records:
@@ -335,7 +335,7 @@ class FileTable:
                 record.size, record.mtime_ns = found.size, found.mtime_ns
                 self.changed(record)
 
-    def _fits(self, record: FileRecord, found: Found) -> bool:
+    def _fits(self, record: FileRecord, found: FoundFile) -> bool:
         """Whether what was read of a record's file is at the start of this one."""
         try:
             reader = LineReader(found.path, self._encoding, record.offset)

@@ -21,7 +21,7 @@ Order: TypeAlias = Literal["name", "time"]
 
 
 @dataclass(slots=True, frozen=True)
-class Found:
+class FoundFile:
     """A file that is there now.
 
     Attributes:
@@ -96,7 +96,7 @@ class FileList:
                 next_step="undo that (os.chdir), and it goes on; give absolute paths from the next start on",
             )
         out = Listing()
-        found: dict[str, Found] = {}
+        found: dict[str, FoundFile] = {}
         folders: dict[str, str] = {}
         for given in self.given:
             is_pattern = glob.has_magic(given) and not os.path.lexists(given)
@@ -104,7 +104,7 @@ class FileList:
             usable = 0
             for name in names:
                 one = found_at(name, folders)
-                if isinstance(one, Found):
+                if isinstance(one, FoundFile):
                     found.setdefault(name, one)
                 elif is_pattern and _is_passed_over(name):
                     continue
@@ -150,7 +150,7 @@ class Listing:
         unmatched: patterns that match nothing.
     """
 
-    files: list[Found] = field(default_factory=list)
+    files: list[FoundFile] = field(default_factory=list)
     missing: dict[str, Finding] = field(default_factory=dict)
     faults: dict[str, Finding] = field(default_factory=dict)
     unmatched: dict[str, Finding] = field(default_factory=dict)
@@ -261,7 +261,7 @@ def _not_listed(folder: str) -> str:
     return ""
 
 
-def found_at(name: str, folders: dict[str, str] | None = None) -> Found | Finding:
+def found_at(name: str, folders: dict[str, str] | None = None) -> FoundFile | Finding:
     """The file of a name, or why it cannot be read as a file of lines.
 
     Args:
@@ -287,7 +287,7 @@ def found_at(name: str, folders: dict[str, str] | None = None) -> Found | Findin
     unsupported = _unsupported(path)
     if unsupported is not None:
         return unsupported
-    return Found(name, path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return FoundFile(name, path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _not_ordinary(name: str) -> Finding:

@@ -22,7 +22,7 @@ import xxhash
 
 from tupletree.clock import Clock
 from tupletree.errors import ConnectorError, SourceChangedError
-from tupletree.sources.files import FileList, Found, Listing, is_absent, pattern_folder, siblings, way_out
+from tupletree.sources.files import FileList, FoundFile, Listing, is_absent, pattern_folder, siblings, way_out
 from tupletree.sources.packed_records import PackedRecords
 from tupletree.texts import counted
 from tupletree.topology.splits import Split
@@ -67,7 +67,7 @@ class Footer(NamedTuple):
     status: os.stat_result
 
 
-class FileRecord(msgspec.Struct, array_like=True):
+class ParquetFileRecord(msgspec.Struct, array_like=True):
     """What was planned of one file.
 
     Attributes:
@@ -112,8 +112,8 @@ class Lost(msgspec.Struct, frozen=True, tag="lost"):
 class _Source:
     """A file that may have rows to plan."""
 
-    record: FileRecord
-    found: Found
+    record: ParquetFileRecord
+    found: FoundFile
 
 
 class ParquetFiles:
@@ -130,7 +130,7 @@ class ParquetFiles:
     def __init__(
         self, files: FileList, *, follow: bool, poll_interval_s: float, needs: Sequence[str], clock: Clock
     ) -> None:
-        self._records = PackedRecords(FileRecord, has_relative=not all(map(os.path.isabs, files.given)))
+        self._records = PackedRecords(ParquetFileRecord, has_relative=not all(map(os.path.isabs, files.given)))
         self._files = files
         self._follow = follow
         self._poll_interval_s = poll_interval_s
@@ -220,11 +220,11 @@ class ParquetFiles:
         self._begin(record)
         return True
 
-    def _begin(self, record: FileRecord) -> None:
+    def _begin(self, record: ParquetFileRecord) -> None:
         self._series[record.name] = record.series = self._series.get(record.name, 0) + 1
         self._records.append(record)
 
-    def _lose(self, record: FileRecord, kind: str, reason: str) -> None:
+    def _lose(self, record: ParquetFileRecord, kind: str, reason: str) -> None:
         """Plan the report of a loss, as one row of its own."""
         if not record.series:
             self._begin(record)
@@ -250,7 +250,7 @@ class ParquetFiles:
             identities.add(found.identity)
             record = known.record_of(found)
             if record is None:
-                record = FileRecord(found.name, 0, found.path, *found.identity, found.size, found.mtime_ns)
+                record = ParquetFileRecord(found.name, 0, found.path, *found.identity, found.size, found.mtime_ns)
             else:
                 self._note(record, found)
             taken.add(id(record))
@@ -272,14 +272,14 @@ class ParquetFiles:
         ended_s = self._clock.monotonic()
         self._next_look_s = ended_s + max(self._poll_interval_s, LOOK_PAUSE * (ended_s - began_s))
 
-    def _note(self, record: FileRecord, found: Found) -> None:
+    def _note(self, record: ParquetFileRecord, found: FoundFile) -> None:
         now = (found.path, found.device, found.inode, found.size, found.mtime_ns)
         if now != (record.path, record.device, record.inode, record.size, record.mtime_ns):
             record.path, record.device, record.inode, record.size, record.mtime_ns = now
             self._records.changed(record)
 
 
-def _identify(record: FileRecord, status: os.stat_result, size: int) -> None:
+def _identify(record: ParquetFileRecord, status: os.stat_result, size: int) -> None:
     """Since a file was found it may have been written to its end, or another one may have come to its path."""
     record.device, record.inode, record.size, record.mtime_ns = status.st_dev, status.st_ino, size, status.st_mtime_ns
 
@@ -287,14 +287,14 @@ def _identify(record: FileRecord, status: os.stat_result, size: int) -> None:
 class _Known:
     """Records by what a file may be known by."""
 
-    def __init__(self, records: Iterable[FileRecord]) -> None:
-        self._by_identity: dict[tuple[int, int], FileRecord] = {}
-        self._by_path: dict[str, FileRecord] = {}
+    def __init__(self, records: Iterable[ParquetFileRecord]) -> None:
+        self._by_identity: dict[tuple[int, int], ParquetFileRecord] = {}
+        self._by_path: dict[str, ParquetFileRecord] = {}
         for record in records:  # the latest of several
             self._by_identity[record.device, record.inode] = record
             self._by_path[record.path] = record
 
-    def record_of(self, found: Found) -> FileRecord | None:
+    def record_of(self, found: FoundFile) -> ParquetFileRecord | None:
         """The record of a file that is there; None: it is new."""
         record = self._by_identity.get(found.identity)
         if record is not None and (record.size, record.mtime_ns) == (found.size, found.mtime_ns):

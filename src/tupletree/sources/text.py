@@ -15,7 +15,7 @@ import msgspec
 
 from tupletree.clock import Clock, SystemClock
 from tupletree.errors import ConfigError, EndOfInput, Finding, TupletreeError
-from tupletree.sources.file_queue import FileQueue, Reading
+from tupletree.sources.file_queue import FileQueue, ReadOptions
 from tupletree.sources.files import FileList, Order, Paths
 from tupletree.sources.lines import checked_encoding, constructor, decode_all, decode_each, raw_lines
 from tupletree.sources.text_pieces import IdOf, Planned, ids_of, reread
@@ -158,7 +158,7 @@ class TextLines(SplitSpout[T], Generic[T]):
                 "no such answer to a changed file", where="text_lines", got=str(changed), expected="'read' or 'refuse'"
             )
         constructor(message_type, "text_lines")  # refuse an unsuitable class where it is named
-        self._reading = Reading(
+        self._reading = ReadOptions(
             self.encoding, follow, changed, poll_interval_s, logged, clock or SystemClock(), max_line_bytes
         )
 

@@ -60,7 +60,7 @@ class _Lost(msgspec.Struct, frozen=True, tag="lost"):
 
 
 @dataclass
-class Taken:
+class TakenLines:
     """Lines that were taken from a file, or the report of a loss.
 
     Attributes:
@@ -97,13 +97,13 @@ class Taken:
 class Planned:
     """A split in the making."""
 
-    def __init__(self, taken: Taken) -> None:
+    def __init__(self, taken: TakenLines) -> None:
         self._taken = taken
         self._rows, self._length = taken.rows, len(taken.piece)
         self._checksum = xxhash.xxh3_64(taken.piece)
         self._pieces = [taken.piece]
 
-    def extend(self, taken: Taken) -> bool:
+    def extend(self, taken: TakenLines) -> bool:
         """Add what follows in the same file, if it can be one split with this."""
         mine = self._taken
         fits = mine.record is taken.record and mine.offset + self._length == taken.offset and mine.path == taken.path
@@ -141,9 +141,9 @@ def ids_of(name: str, series: int | str | None, first: int) -> IdOf:
     return lambda index: (name, series, first + index)
 
 
-def loss_of(record: FileRecord, kind: str, offset: int, reason: str, payload: bytes) -> Taken:
+def loss_of(record: FileRecord, kind: str, offset: int, reason: str, payload: bytes) -> TakenLines:
     """The report of a loss: what follows `offset` cannot be read."""
-    return Taken(record, offset, 1, offset, payload[:PAYLOAD_BYTES], lost=reason, kind=kind)
+    return TakenLines(record, offset, 1, offset, payload[:PAYLOAD_BYTES], lost=reason, kind=kind)
 
 
 def reread(split: Split, encoding: str) -> tuple[bytes, str, int] | Reject:

@@ -15,7 +15,7 @@ from tupletree.state.versions import StateFile
 
 
 @dataclass(frozen=True)
-class Entry:
+class StateEntry:
     """One key of a component's state.
 
     Attributes:
@@ -37,7 +37,7 @@ def entries(
     now_s: float,
     decode_key: Callable[[bytes], Any] | None = None,
     decode_value: Callable[[bytes], Any] = msgspec.msgpack.decode,
-) -> Iterator[Entry]:
+) -> Iterator[StateEntry]:
     """Read a version; what expired is not in it.
 
     Args:
@@ -55,7 +55,7 @@ def entries(
         expires = [None] * len(records) if records.expires is None else records.expires.tolist()
         for key, value, expires_s in zip(records.keys.to_pylist(), records.values.to_pylist(), expires, strict=True):
             lasts = expires_s is None or expires_s == float("inf")
-            yield Entry(group, key_of(key), decode_value(value), None if lasts else expires_s)
+            yield StateEntry(group, key_of(key), decode_value(value), None if lasts else expires_s)
 
 
 def count(segments: Mapping[str, Segment], version: Sequence[StateFile], *, now_s: float) -> int:

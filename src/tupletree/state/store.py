@@ -174,7 +174,7 @@ class StateCodec:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenSegment:
     """A candidate: the segment, the older ones that it stands for, and what it took to get there."""
 
     file: StateFile
@@ -288,7 +288,7 @@ class TaskStore:
         same = {key for key, text in self._look_up(keys, raw=True) if text == encoded[key]}
         return {key: text for key, text in encoded.items() if key not in same}
 
-    def write(self, name: str, encoded: Mapping[Any, bytes]) -> Written:
+    def write(self, name: str, encoded: Mapping[Any, bytes]) -> WrittenSegment:
         """Write a candidate that holds these changes, and what of the version is due to be merged with them."""
         keys, hashes = self._codec.keys.encode(list(encoded))
         records = Records.of(slots_of(hashes), keys, list(encoded.values()), self._expires_s)
@@ -308,4 +308,4 @@ class TaskStore:
         if half is not None and not np.isfinite(half):
             half = None
         file = StateFile(name, self._groups.start, self._groups.stop, len(records), size, half)
-        return Written(file, [one.name for one in merged])
+        return WrittenSegment(file, [one.name for one in merged])

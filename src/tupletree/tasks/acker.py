@@ -8,7 +8,7 @@ from tupletree.config import Options
 from tupletree.errors import InternalError
 from tupletree.routing.plan import Plan, Task
 from tupletree.tasks.machine import Machine
-from tupletree.tasks.mail import Drop, HighWater, Mail, Now, OrphanQuery, Track, TreeVerdicts
+from tupletree.tasks.mail import DropRoots, HighWater, Mail, Now, OrphanQuery, Track, TreeVerdicts
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pending_limit import HIGHEST, PendingLimit
 from tupletree.tasks.spout import DEFAULT_MAX_PENDING
@@ -121,7 +121,7 @@ class AckerMachine(Machine):
         for one in asked:
             gone = self._acker.unknown_among(one.roots)
             if gone:
-                out.mail.append((one.task, Drop(gone)))
+                out.mail.append((one.task, DropRoots(gone)))
 
     def _apply(self, deltas: list[Delta], failures: list[TreeFailure], now: Now, out: Outbox) -> None:
         openings, self._waiting = self._waiting, []
@@ -160,7 +160,7 @@ class AckerMachine(Machine):
     def _drop_unclaimed(self, out: Outbox) -> None:
         unclaimed = self._acker.take_unclaimed()
         if unclaimed:
-            out.mail += [(sink_task, Drop(unclaimed)) for sink_task in self._sink_tasks]
+            out.mail += [(sink_task, DropRoots(unclaimed)) for sink_task in self._sink_tasks]
 
     def _watch(self, out: Outbox) -> None:
         above = self._acker.above_high_water

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final
 
-from tupletree.bolts.collector import CollectorCall, Delivery, deliveries_of
+from tupletree.bolts.collector import CollectorCall, DeliveredTuple, deliveries_of
 from tupletree.bolts.effects import StateCell, Worked
 from tupletree.bolts.failures import safe_text
 from tupletree.config import Options
@@ -29,7 +29,7 @@ from tupletree.tasks.async_context import CallCollector, CallContext, CallPlace,
 from tupletree.tasks.emitter import DeferredDeltas
 from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.machine import EmittingMachine
-from tupletree.tasks.mail import Drop, Finished, Mail, Now
+from tupletree.tasks.mail import DropRoots, Finished, Mail, Now
 from tupletree.tasks.making import carried
 from tupletree.tasks.outbox import Outbox
 from tupletree.topology.components import Tick
@@ -84,11 +84,11 @@ class AsyncBoltMachine(EmittingMachine):
         self._tick: Callable[[Any], Any] | None = None
         self._close: Callable[[], Any] | None = None
         self._opening = self._ticking = False
-        self._ready: deque[tuple[Delivery, Any]] = deque()
-        self._lines: dict[Any, deque[Delivery]] = {}  # of keys with a call; what is in no queue may start
+        self._ready: deque[tuple[DeliveredTuple, Any]] = deque()
+        self._lines: dict[Any, deque[DeliveredTuple]] = {}  # of keys with a call; what is in no queue may start
         self._running: dict[int, CallContext] = {}
-        self._turns: OrderedDict[Delivery, None] = OrderedDict()  # whose results leave in order, as it came
-        self._ended: dict[Delivery, tuple[int, CallContext, BaseException | None]] = {}  # not their turn yet
+        self._turns: OrderedDict[DeliveredTuple, None] = OrderedDict()  # whose results leave in order, as it came
+        self._ended: dict[DeliveredTuple, tuple[int, CallContext, BaseException | None]] = {}  # not their turn yet
         self._started = OPENING
         self._looked_s = 0.0
         self._watch = CallWatch(options.message_timeout_s, options.processing_timeout_s)
@@ -283,7 +283,7 @@ class AsyncBoltMachine(EmittingMachine):
         self._begin(now)
         if self._tick is not None and not self._ticking and self.wait.current is None:
             self._ticking = True
-            tick = Delivery(Tick(now.wall_s), UNTRACKED, 0, {})
+            tick = DeliveredTuple(Tick(now.wall_s), UNTRACKED, 0, {})
             if self._spec.state is not None and not self._spec.state.is_keyed:
                 self._line_up(tick, self.task.index)  # one call at a time has the task's state
             else:
@@ -296,8 +296,8 @@ class AsyncBoltMachine(EmittingMachine):
         self._renew(out)
         left = deque(mail)
         if self._orphan_check is not None:
-            self._orphan_check.receive(one for one in mail if isinstance(one, Drop))
-            left = deque(one for one in mail if not isinstance(one, Drop))
+            self._orphan_check.receive(one for one in mail if isinstance(one, DropRoots))
+            left = deque(one for one in mail if not isinstance(one, DropRoots))
         while True:
             worked = Worked()
             with self._calls.several(worked):  # what ended together goes out together: a frame for each costs more
@@ -381,7 +381,7 @@ class AsyncBoltMachine(EmittingMachine):
     def _key_of(self, frame: Frame, value: Any) -> Any:
         return self._keys_of[frame.component, frame.stream]([value])[0] if self._cell is not None else NO_KEY
 
-    def _line_up(self, delivery: Delivery, key: Any) -> None:
+    def _line_up(self, delivery: DeliveredTuple, key: Any) -> None:
         if key is NO_KEY:
             self._ready.append((delivery, key))
         elif key in self._lines:
@@ -445,7 +445,7 @@ class AsyncBoltMachine(EmittingMachine):
             self._renew_at_s, self._probe = self._now_s, 0
         self._note(self.wait.met(error, self._now_s), out)
 
-    def _start(self, delivery: Delivery, key: Any, worked: Worked, out: Outbox) -> None:
+    def _start(self, delivery: DeliveredTuple, key: Any, worked: Worked, out: Outbox) -> None:
         is_keyed = key is not NO_KEY
         call = CallContext(self.place, delivery, key if is_keyed else None, is_keyed=is_keyed)
         if is_keyed:
@@ -538,7 +538,7 @@ class AsyncBoltMachine(EmittingMachine):
                 self._take_back(call)
             self._next_in_line(call.key)
 
-    def _note_tick_over(self, delivery: Delivery) -> None:
+    def _note_tick_over(self, delivery: DeliveredTuple) -> None:
         if type(delivery.value) is Tick:
             self._ticking = False
             self._calls.forget(delivery.value)

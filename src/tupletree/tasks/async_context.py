@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tupletree.bolts.collector import CollectorCall, Delivery
+from tupletree.bolts.collector import CollectorCall, DeliveredTuple
 from tupletree.bolts.effects import IN_HAND, TaskPlace
 from tupletree.data.frames import Root
 from tupletree.errors import ProcessingError, ProcessingTimeoutError
@@ -60,7 +60,7 @@ class CallContext:
     """
 
     place: TaskPlace
-    delivery: Delivery
+    delivery: DeliveredTuple
     key: Any = None
     is_keyed: bool = False
     value: Any = None

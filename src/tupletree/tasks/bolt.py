@@ -25,7 +25,7 @@ from tupletree.state.keys import key_functions
 from tupletree.tasks.emitter import DeferredDeltas
 from tupletree.tasks.in_order import OrderedInput
 from tupletree.tasks.machine import EmittingMachine
-from tupletree.tasks.mail import Drop, Mail, Now
+from tupletree.tasks.mail import DropRoots, Mail, Now
 from tupletree.tasks.making import carried
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.pace import Pace
@@ -47,7 +47,7 @@ EPOCH_TIME_GRAIN_S = 1e-6
 """Seconds since the Unix epoch are exact to a quarter of this in our century."""
 
 
-class Sender(Protocol):
+class EffectSender(Protocol):
     """Carries effects out while a task is at work, on the thread of the task."""
 
     def is_due(self) -> bool:
@@ -108,7 +108,7 @@ class BoltMachine(EmittingMachine):
         if isinstance(self._bolt, BoltTask):  # what holds tuples, or takes columns, is given whole frames
             self.pace = Pace()
             self._bolt.leave_early(self._leave_early)
-        self.sender: Sender | None = None
+        self.sender: EffectSender | None = None
         self._out: Outbox | None = None  # of the frame in hand
         self._told: set[int] = set()  # failed while it is in hand, and its acker knows
         self._cut_roots: set[int] = set()  # with tuples in what was worked of a frame and in what was not
@@ -424,7 +424,7 @@ class BoltMachine(EmittingMachine):
 
     def receive(self, mail: Sequence[Mail], now: Now, out: Outbox) -> None:  # noqa: ARG002 - it sends nothing
         """Take mail about messages that are over."""
-        drops = [one for one in mail if isinstance(one, Drop)]
+        drops = [one for one in mail if isinstance(one, DropRoots)]
         if len(drops) < len(mail) or self._orphan_check is None:
             raise InternalError("a bolt got mail that is not for bolts", got=repr(mail)[:200])
         self._orphan_check.receive(drops)

@@ -79,7 +79,7 @@ class WriteRequest:
 
 
 @dataclass(slots=True, frozen=True)
-class Drop:
+class DropRoots:
     """To sink tasks, and to a bolt task that asked (`OrphanQuery`): these attempts are over."""
 
     roots: list[int]
@@ -87,7 +87,7 @@ class Drop:
 
 @dataclass(slots=True, frozen=True)
 class OrphanQuery:
-    """To an acker, from a bolt task: which of these attempts are over? Those that it does not know come as `Drop`."""
+    """To an acker, from a bolt task: which of these attempts are over? What it does not know comes as `DropRoots`."""
 
     task: int
     roots: list[int]
@@ -123,5 +123,5 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 Mail: TypeAlias = (
-    "Track | TreeVerdicts | HighWater | WriteRequest | Drop | OrphanQuery | Written | SinkReset | Finished"
+    "Track | TreeVerdicts | HighWater | WriteRequest | DropRoots | OrphanQuery | Written | SinkReset | Finished"
 )

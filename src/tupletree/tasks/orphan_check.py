@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from tupletree.routing.plan import ACKER, Plan, Task
-from tupletree.tasks.mail import Drop, OrphanQuery
+from tupletree.tasks.mail import DropRoots, OrphanQuery
 from tupletree.tasks.outbox import Outbox
 from tupletree.topology.model import BoltSpec
 from tupletree.topology.ordering import ordered_inputs
@@ -86,7 +86,7 @@ class OrphanCheck:
         out.mail += [(acker, OrphanQuery(self._task, roots)) for acker, roots in by_acker.items()]
         return bool(by_acker)
 
-    def receive(self, drops: Iterable[Drop]) -> None:
+    def receive(self, drops: Iterable[DropRoots]) -> None:
         """Take answers of ackers, and mail of spouts, together. A tuple is dropped when all its messages are over."""
         over = {root for drop in drops for root in drop.roots}
         if over:

@@ -22,7 +22,7 @@ from tupletree.routing.plan import Plan, Task
 from tupletree.sinks.files import SinkRowsError
 from tupletree.tasks.edges import ONLY_INT
 from tupletree.tasks.machine import Machine
-from tupletree.tasks.mail import Drop, Mail, Now, WriteRequest, Written
+from tupletree.tasks.mail import DropRoots, Mail, Now, WriteRequest, Written
 from tupletree.tasks.outbox import Outbox
 from tupletree.topology.components import Sink, SinkBatch
 from tupletree.topology.ordering import asks_for_order
@@ -236,7 +236,7 @@ class SinkMachine(Machine):
             match one:
                 case WriteRequest():
                     self._release(one, now)
-                case Drop():
+                case DropRoots():
                     self._drop(one.roots, now)
                 case _:
                     raise InternalError("a sink got mail that is not for sinks", got=type(one).__name__)
@@ -248,7 +248,7 @@ class SinkMachine(Machine):
 
     def acker_lost(self, acker_index: int, ackers: int, now: Now, out: Outbox) -> None:
         """An acker was lost with its trees: see `SpoutMachine.acker_lost`."""
-        self.receive([Drop([root for root in self.held_roots() if root % ackers == acker_index])], now, out)
+        self.receive([DropRoots([root for root in self.held_roots() if root % ackers == acker_index])], now, out)
 
     def _release(self, release: WriteRequest, now: Now) -> None:
         name = release.spout_task, release.number

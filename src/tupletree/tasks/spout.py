@@ -23,7 +23,7 @@ from tupletree.routing.plan import ACKER, Plan, Task
 from tupletree.tasks.edges import RootIds
 from tupletree.tasks.emitter import Emitter
 from tupletree.tasks.machine import Machine
-from tupletree.tasks.mail import Drop, HighWater, Mail, Now, SinkReset, TreeVerdicts, Written
+from tupletree.tasks.mail import DropRoots, HighWater, Mail, Now, SinkReset, TreeVerdicts, Written
 from tupletree.tasks.making import Numbers
 from tupletree.tasks.outbox import LogNote, Outbox
 from tupletree.tasks.pending_limit import PendingLimit, timeout_text
@@ -752,7 +752,7 @@ class SpoutMachine(Machine):
         """Drop the write requests. No other mail comes about trees that completed after their attempts failed."""
         late = self._write_requests.roots().difference(self.pending.roots_in_flight())
         if late:
-            out.mail += [(sink, Drop([*late])) for sink in self._write_requests.sinks]
+            out.mail += [(sink, DropRoots([*late])) for sink in self._write_requests.sinks]
         self._write_requests.clear()
 
     def _ack(self, roots: list[int], now: Now, out: Outbox) -> None:
@@ -803,7 +803,7 @@ class SpoutMachine(Machine):
             if self.retry_status is None
             else (*self._write_requests.sinks, *self.retry_status.hearing_tasks)
         )
-        out.mail += [(task, Drop([root])) for task in hearing]
+        out.mail += [(task, DropRoots([root])) for task in hearing]
         if what is None:
             return
         out.facts.append(self._facts.failed(what, failure, now.monotonic_s, now.wall_s))
@@ -823,7 +823,7 @@ class SpoutMachine(Machine):
         given_up = self.pending.give_up(self.task.task_id, now.monotonic_s, now.wall_s)
         if self._ordered is not None and given_up:
             self._ordered.ended(self.task.task_id, awaited)
-            out.mail += [(task, Drop([one.root for one in given_up])) for task in self._ordered.tasks]
+            out.mail += [(task, DropRoots([one.root for one in given_up])) for task in self._ordered.tasks]
         for died in given_up:
             self._not_yet_told.add(died.root)  # it was told of this failure already
             out.facts.append(self._facts.died(died))

@@ -21,7 +21,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Fault:
+class ValueFault:
     """One value in the wrong place: `path` leads to it (`Word.tags[2]`)."""
 
     path: str
@@ -65,7 +65,7 @@ def _inner(node: Any) -> list[Any]:
     return found + [entry.type for entry in getattr(node, "fields", ())]
 
 
-def fault_of(value: Any, annotation: Any, path: str) -> Fault | None:
+def fault_of(value: Any, annotation: Any, path: str) -> ValueFault | None:
     """Why `value` does not fit `annotation`; None if it does. The first fault in field order."""
     annotation = hints.plain(annotation)
     origin = get_origin(annotation)
@@ -92,13 +92,15 @@ SCALARS = frozenset({int, float, str, bytes, bool, hints.NONE_TYPE})
 CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
 
 
-def _first(faults: collections.abc.Iterable[Fault | None]) -> Fault | None:
+def _first(faults: collections.abc.Iterable[ValueFault | None]) -> ValueFault | None:
     return next((fault for fault in faults if fault is not None), None)
 
 
-def _fault(value: Any, expected: str, path: str) -> Fault:
+def _fault(value: Any, expected: str, path: str) -> ValueFault:
     shown = repr(value)
-    return Fault(path, f"{hints.text_of(type(value))} {shown if len(shown) <= 60 else shown[:57] + '...'}", expected)
+    return ValueFault(
+        path, f"{hints.text_of(type(value))} {shown if len(shown) <= 60 else shown[:57] + '...'}", expected
+    )
 
 
 @lru_cache(4096)
@@ -118,7 +120,7 @@ def _typed_fields(cls: Any) -> dict[str, Any] | None:
     return {name: resolved[name] for name in names}
 
 
-def _scalar_fault(value: Any, kind: type, path: str) -> Fault | None:
+def _scalar_fault(value: Any, kind: type, path: str) -> ValueFault | None:
     fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if kind is bytes:
         fits = isinstance(value, bytes | bytearray | memoryview)
@@ -131,7 +133,7 @@ def _scalar_fault(value: Any, kind: type, path: str) -> Fault | None:
     return None
 
 
-def _union_fault(value: Any, annotation: Any, path: str) -> Fault | None:
+def _union_fault(value: Any, annotation: Any, path: str) -> ValueFault | None:
     faults = {member: fault_of(value, member, path) for member in hints.members(annotation)}
     if None in faults.values():
         return None
@@ -140,7 +142,7 @@ def _union_fault(value: Any, annotation: Any, path: str) -> Fault | None:
     return next(near, None) or _fault(value, hints.text_of(annotation), path)
 
 
-def _container_fault(value: Any, origin: Any, arguments: tuple[Any, ...], path: str) -> Fault | None:
+def _container_fault(value: Any, origin: Any, arguments: tuple[Any, ...], path: str) -> ValueFault | None:
     if not isinstance(value, origin):
         return _fault(value, hints.text_of(origin[arguments] if arguments else origin), path)
     if isinstance(value, collections.abc.Mapping):
@@ -162,7 +164,7 @@ def _container_fault(value: Any, origin: Any, arguments: tuple[Any, ...], path: 
     return _first(fault_of(entry, kind, f"{path}[{at}]") for at, (entry, kind) in enumerate(zip(value, kinds)))
 
 
-def _dynamic_fault(value: Any, path: str) -> Fault | None:
+def _dynamic_fault(value: Any, path: str) -> ValueFault | None:
     """A value without a declared type: judged by the type that it has."""
     kind = type(value)
     if kind in CONTAINERS:

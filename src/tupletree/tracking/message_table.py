@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tupletree.tracking.outcomes import Failure, Outcome
-from tupletree.tracking.records import Died, Standing
+from tupletree.tracking.records import Died, MessageStatus
 
 if TYPE_CHECKING:
     from tupletree.ids import MessageId
@@ -39,12 +39,12 @@ class SpoutMessages:
         self.number = number
         self.name = name
         self.by_source = by_source
-        self.messages: dict[Hashable, Message] = {}
+        self.messages: dict[Hashable, OpenMessage] = {}
         self.queued = 0
-        self.awaiting: dict[Hashable, Message] = {}
+        self.awaiting: dict[Hashable, OpenMessage] = {}
         self.unconfirmed: dict[Hashable, Outcome] = {}
 
-    def find(self, key: Hashable) -> Message | None:
+    def find(self, key: Hashable) -> OpenMessage | None:
         """Return the open message with this key, wherever it is."""
         return self.messages.get(key) or self.awaiting.get(key)
 
@@ -79,7 +79,7 @@ class SpoutMessages:
 
 # Not tracked by the garbage collector: with 100,000 open messages its passes would cost more than the work. Safe
 # as long as nothing that an entry holds leads back to the entry; so it names its task by number.
-class Message(msgspec.Struct, gc=False, eq=False):
+class OpenMessage(msgspec.Struct, gc=False, eq=False):
     """One open message.
 
     Attributes:
@@ -112,9 +112,9 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return self.ticket != 0
 
 
-def standing_of(message: Message) -> Standing:
+def standing_of(message: OpenMessage) -> MessageStatus:
     """The status of an open message."""
-    return Standing(
+    return MessageStatus(
         message.spout_task,
         message.message_id,
         Outcome.RETRYING if message.waits else Outcome.OPEN,
@@ -126,7 +126,7 @@ def standing_of(message: Message) -> Standing:
     )
 
 
-def died_of(message: Message, spout: str, failure: Failure, wall_s: float) -> Died:
+def died_of(message: OpenMessage, spout: str, failure: Failure, wall_s: float) -> Died:
     """The end of a message that will not be tried again by itself."""
     return Died(
         message.spout_task,
@@ -149,25 +149,25 @@ class RetryQueue:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Message]] = []  # an item is stale when the message's ticket is another
+        self._heap: list[tuple[float, int, OpenMessage]] = []  # an item is stale when the message's ticket is another
         self.last_ticket = 0
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def push(self, message: Message, due_s: float) -> None:
+    def push(self, message: OpenMessage, due_s: float) -> None:
         """Add a message that is not in the queue."""
         self.last_ticket += 1
         message.ticket = self.last_ticket
         message.due_s = due_s
         heapq.heappush(self._heap, (due_s, message.ticket, message))
 
-    def remove(self, message: Message) -> None:
+    def remove(self, message: OpenMessage) -> None:
         """Take a message out before its time; its place is cleared when it comes up."""
         message.ticket = 0
         self._drop_stale()
 
-    def pop(self, now_s: float) -> Message | None:
+    def pop(self, now_s: float) -> OpenMessage | None:
         """Take the first message that is due."""
         self._drop_stale()
         if not self._heap or self._heap[0][0] > now_s:

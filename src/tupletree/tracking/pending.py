@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.ids import RandomBits, draw_id, hex_id
 from tupletree.tracking.message_ids import id_from_plain, message_key
-from tupletree.tracking.message_table import AWAITING, Message, RetryQueue, SpoutMessages, died_of, standing_of
+from tupletree.tracking.message_table import AWAITING, OpenMessage, RetryQueue, SpoutMessages, died_of, standing_of
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_decision import PendingDecider, PendingDecision, Times, after_failure
 from tupletree.tracking.pending_log import ChangeLog, Decode, PendingChanges, fold, message_of
@@ -28,13 +28,13 @@ from tupletree.tracking.records import (
     AlreadySettled,
     Died,
     Emission,
-    Emitted,
+    EmittedMessages,
     Joined,
+    MessageStatus,
     PendingCounters,
     Released,
     RetryAt,
     SourceRetry,
-    Standing,
 )
 from tupletree.tracking.retry import RetryPolicy
 
@@ -69,7 +69,7 @@ class Pending:
         self._random_bits = random_bits
         self._random = random
         self._tasks: dict[int, SpoutMessages] = {}
-        self._in_flight: dict[int, Message] = {}  # by root
+        self._in_flight: dict[int, OpenMessage] = {}  # by root
         self._queue = RetryQueue()
         self._log = ChangeLog(self._tasks, enabled=record_changes)
 
@@ -116,7 +116,7 @@ class Pending:
         message = task.awaiting.pop(key, None)
         if message is None:
             self.counters.emitted += 1
-            message = Message(spout_task, key, message_id, value, 0, 0, now_s, wall_s, task.by_source)
+            message = OpenMessage(spout_task, key, message_id, value, 0, 0, now_s, wall_s, task.by_source)
         else:
             self.counters.retried += 1
             message.ticket = 0
@@ -130,7 +130,7 @@ class Pending:
 
     def emit_many(
         self, spout_task: int, message_ids: Sequence[MessageId | None], values: list[Any], now_s: float, wall_s: float
-    ) -> Emitted:
+    ) -> EmittedMessages:
         """Do what `emit` does for a batch, much cheaper; if an id raises, none of the batch is taken."""
         keys: Sequence[Any] = message_ids
         if not PLAIN_KEYS.issuperset(map(type, keys)):
@@ -141,19 +141,21 @@ class Pending:
         # The view looks up the fewer in the more; a set would go through every message in flight.
         if None not in keys and task.knows_none_of(keys) and in_flight.keys().isdisjoint(roots):
             of_all = (repeat(1), roots, repeat(now_s), repeat(wall_s), repeat(task.by_source))
-            made = [*map(Message, repeat(spout_task), keys, cast("Sequence[MessageId]", message_ids), values, *of_all)]
+            made = [
+                *map(OpenMessage, repeat(spout_task), keys, cast("Sequence[MessageId]", message_ids), values, *of_all)
+            ]
             expected = len(messages) + len(made), len(in_flight) + len(made)
             messages.update(zip(keys, made))
             in_flight.update(zip(roots, made))
             if (len(messages), len(in_flight)) == expected and 0 not in in_flight:
                 self.counters.emitted += len(made)
-                return Emitted(roots, message_ids, values, [1] * len(made), [])
+                return EmittedMessages(roots, message_ids, values, [1] * len(made), [])
             for key, root in zip(keys, roots):  # some are not distinct, or one is no root
                 messages.pop(key, None)
                 in_flight.pop(root, None)
         results = [self.emit(spout_task, one, value, now_s, wall_s) for one, value in zip(message_ids, values)]
         sent = [one for one in results if isinstance(one, Emission)]
-        return Emitted(
+        return EmittedMessages(
             [one.root for one in sent],
             [one.message_id for one in sent],
             [one.value for one in sent],
@@ -222,7 +224,7 @@ class Pending:
         if message is not None:
             self._forget(message)
         first_s = now_s - max(0.0, wall_s - first_emitted_s)
-        message = Message(
+        message = OpenMessage(
             spout_task, key, message_id, value, attempt, root, first_s, first_emitted_s, by_source, made=made
         )
         task.messages[key] = self._in_flight[root] = message
@@ -271,7 +273,9 @@ class Pending:
         self._take_out(message, failure, effect, now_s)
         return effect
 
-    def _take_out(self, message: Message, failure: Failure, effect: RetryAt | SourceRetry | Died, now_s: float) -> None:
+    def _take_out(
+        self, message: OpenMessage, failure: Failure, effect: RetryAt | SourceRetry | Died, now_s: float
+    ) -> None:
         """Do what `after_failure` found."""
         del self._in_flight[message.root]
         self.counters.failed += 1
@@ -339,7 +343,7 @@ class Pending:
             self.counters.joined += 1
             return Joined(message.root, spout_task, message_id)
         self.counters.emitted += 1
-        message = Message(spout_task, key, message_id, value, 0, 0, now_s, wall_s, by_source=False)
+        message = OpenMessage(spout_task, key, message_id, value, 0, 0, now_s, wall_s, by_source=False)
         task.messages[key] = message
         self._enqueue(message, now_s)
         return RetryAt(spout_task, message_id, 1, now_s, 0)
@@ -543,16 +547,16 @@ class Pending:
         """Roots of all attempts that are out, oldest first."""
         return list(self._in_flight)
 
-    def locate(self, message_id: MessageId) -> list[Standing]:
+    def locate(self, message_id: MessageId) -> list[MessageStatus]:
         """The status of a message, one entry per spout task that knows an id like this; empty: none does."""
         key = message_key(message_id)
-        found: list[Standing] = []
+        found: list[MessageStatus] = []
         for task in self._tasks.values():
             message = task.find(key)
             if message is not None:
                 found.append(standing_of(message))
             elif key in task.unconfirmed:
-                found.append(Standing(task.number, message_id, task.unconfirmed[key]))
+                found.append(MessageStatus(task.number, message_id, task.unconfirmed[key]))
         return found
 
     @property
@@ -605,18 +609,18 @@ class Pending:
         """Draw 64-bit numbers in one call; zeros and collisions may be among them."""
         return memoryview(self._random_bits(64 * count).to_bytes(8 * count, "little")).cast("Q").tolist()
 
-    def _launch(self, message: Message) -> Emission:
+    def _launch(self, message: OpenMessage) -> Emission:
         message.root = root = draw_id(self._random_bits, self._in_flight)
         message.attempt += 1
         self._in_flight[root] = message
         return Emission(root, message.spout_task, message.message_id, message.value, message.attempt)
 
-    def _enqueue(self, message: Message, due_s: float) -> None:
+    def _enqueue(self, message: OpenMessage, due_s: float) -> None:
         self._tasks[message.spout_task].queued += 1
         self._queue.push(message, due_s)
         self._log.note_waiting(message, was_there=False)
 
-    def _forget(self, message: Message) -> None:
+    def _forget(self, message: OpenMessage) -> None:
         """Take a message out of its place, except for its root."""
         task = self._tasks[message.spout_task]
         if task.awaiting.pop(message.key, None) is not None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tupletree.tracking.message_ids import message_key
-from tupletree.tracking.message_table import AWAITING, Message, RetryQueue, SpoutMessages, died_of
+from tupletree.tracking.message_table import AWAITING, OpenMessage, RetryQueue, SpoutMessages, died_of
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_log import ChangeLog, Encode, PendingChanges
 from tupletree.tracking.records import Acked, Died, RetryAt, SourceRetry
@@ -87,7 +87,7 @@ class PendingDecider:
     def __init__(
         self,
         tasks: Mapping[int, SpoutMessages],
-        in_flight: Mapping[int, Message],
+        in_flight: Mapping[int, OpenMessage],
         queue: RetryQueue,
         log: ChangeLog,
         policy: RetryPolicy,
@@ -99,15 +99,15 @@ class PendingDecider:
         self._log = log
         self._policy = policy
         self._ticket = queue.last_ticket
-        self._adopted: dict[int, Message] = {}  # by root
+        self._adopted: dict[int, OpenMessage] = {}  # by root
         # Of those that wait afterwards, and None for those that do not any more.
-        self._after: dict[tuple[int, Hashable], Message | None] = {}
+        self._after: dict[tuple[int, Hashable], OpenMessage | None] = {}
         self._left: set[int] = set()  # roots that will not be in flight any more
 
     def adopt(self, adoption: Adoption) -> None:
         """See `PendingDecision.adopted`."""
         one, times = adoption, self.decision.times
-        self._adopted[one.root] = Message(
+        self._adopted[one.root] = OpenMessage(
             one.spout_task,
             message_key(one.message_id),
             one.message_id,
@@ -181,7 +181,7 @@ class PendingDecider:
         times = self.decision.times
         return self._log.base(encode, times.now_s, times.wall_s, self._after, self.decision.unconfirmed)
 
-    def _leaving(self, root: int) -> Message | None:
+    def _leaving(self, root: int) -> OpenMessage | None:
         message = self._in_flight.get(root) or self._adopted.get(root)
         if message is None or root in self._left:
             self.decision.late += 1
@@ -189,7 +189,7 @@ class PendingDecider:
         self._left.add(root)
         return message
 
-    def _waits(self, message: Message, ticket: int, due_s: float, attempt: int, failure: Failure | None) -> None:
+    def _waits(self, message: OpenMessage, ticket: int, due_s: float, attempt: int, failure: Failure | None) -> None:
         after = copy(message)
         after.ticket, after.due_s, after.attempt, after.failure = ticket, due_s, attempt, failure
         self._after[message.spout_task, message.key] = after
@@ -200,7 +200,7 @@ class PendingDecider:
 
 
 def after_failure(
-    message: Message,
+    message: OpenMessage,
     task: SpoutMessages,
     failure: Failure,
     policy: RetryPolicy,

@@ -15,7 +15,7 @@ import msgspec
 
 from tupletree.errors import InternalError
 from tupletree.tracking.message_ids import id_from_key, id_from_plain, message_key, plain_id
-from tupletree.tracking.message_table import AWAITING, Message, SpoutMessages
+from tupletree.tracking.message_table import AWAITING, OpenMessage, SpoutMessages
 from tupletree.tracking.outcomes import Failure, Outcome
 
 Encode: TypeAlias = Callable[[int, Any], Any]
@@ -27,7 +27,7 @@ Decode: TypeAlias = Callable[[int, Any], Any]
 PlainId: TypeAlias = Any
 """A message id as `message_ids.plain_id` writes it."""
 
-After: TypeAlias = Mapping[tuple[int, Hashable], "Message | None"]
+After: TypeAlias = Mapping[tuple[int, Hashable], "OpenMessage | None"]
 
 AT_ONCE = 0.0
 """The due time of a message that was deferred to the head of the queue."""
@@ -42,7 +42,7 @@ class WaitingRecord(msgspec.Struct, frozen=True, kw_only=True):
         due_s: when the runtime tries again (`AT_ONCE`: before all others); None: the source emits it again.
         by_source: whose turn it is after the next failure.
         failure: why the latest attempt failed, if it did.
-        made: see `Message`.
+        made: see `OpenMessage`.
     """
 
     spout_task: int
@@ -107,18 +107,18 @@ class ChangeLog:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._settled)
 
-    def note_waiting(self, message: Message, *, was_there: bool) -> None:
+    def note_waiting(self, message: OpenMessage, *, was_there: bool) -> None:
         """A message starts to wait, or stops."""
         if self._enabled:
             self._waiting.setdefault((message.spout_task, message.key), was_there)
 
-    def note_launched(self, message: Message, value_before: Any, *, by_runtime: bool) -> None:
+    def note_launched(self, message: OpenMessage, value_before: Any, *, by_runtime: bool) -> None:
         """A message that waited goes out again. Until its attempt is logged, the log says that it waits."""
         if self._enabled:
             self.note_waiting(message, was_there=True)
             self._unlogged[message.spout_task, message.key] = _Launched(message.root, value_before, by_runtime)
 
-    def note_logged(self, message: Message) -> None:
+    def note_logged(self, message: OpenMessage) -> None:
         """The attempt that is out is in a log of the caller's."""
         self._unlogged.pop((message.spout_task, message.key), None)
 
@@ -197,7 +197,7 @@ class ChangeLog:
         """
         if not self._enabled:
             raise InternalError("changes were taken that were not recorded", expected="record_changes=True")
-        waiting: list[Message] = []
+        waiting: list[OpenMessage] = []
         gone: list[tuple[int, PlainId]] = []
         # What is about to wait was in flight before, and what is about to wait no more was there.
         there = {key: message is None for key, message in after.items()}
@@ -245,10 +245,10 @@ def fold(changes: Iterable[PendingChanges]) -> PendingChanges:
     return PendingChanges(waiting=list(waiting.values()), settled=list(settled.values()))
 
 
-def message_of(record: WaitingRecord, decode: Decode, now_s: float, wall_s: float) -> Message:
+def message_of(record: WaitingRecord, decode: Decode, now_s: float, wall_s: float) -> OpenMessage:
     """Make the message that a record describes; wall clock times become monotonic ones."""
     message_id = id_from_plain(record.message_id)
-    message = Message(
+    message = OpenMessage(
         record.spout_task,
         message_key(message_id),
         message_id,
@@ -269,7 +269,7 @@ def message_of(record: WaitingRecord, decode: Decode, now_s: float, wall_s: floa
     return message
 
 
-def _before_launch(message: Message, launched: _Launched) -> Message:
+def _before_launch(message: OpenMessage, launched: _Launched) -> OpenMessage:
     """A message that goes out again, as it was before."""
     before = copy(message)
     before.attempt -= 1
@@ -282,7 +282,7 @@ def _key(spout_task: int, plain: PlainId) -> Hashable:
     return spout_task, message_key(id_from_plain(plain))
 
 
-def _records(messages: list[Message], encode: Encode, now_s: float, wall_s: float) -> list[WaitingRecord]:
+def _records(messages: list[OpenMessage], encode: Encode, now_s: float, wall_s: float) -> list[WaitingRecord]:
     """Write messages down in the order of the retry queue; monotonic due times become wall clock times."""
     records: list[WaitingRecord] = []
     for message in sorted(messages, key=lambda one: (one.due_s, one.ticket)):

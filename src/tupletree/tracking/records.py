@@ -48,7 +48,7 @@ class AlreadySettled(msgspec.Struct, frozen=True, gc=False):
     message_id: MessageId
 
 
-class Emitted(msgspec.Struct, frozen=True):
+class EmittedMessages(msgspec.Struct, frozen=True):
     """What `emit_many` sends out, as parallel lists, and what it holds back.
 
     Attributes:
@@ -133,7 +133,7 @@ class Released(msgspec.Struct, frozen=True, gc=False):
     root: int
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class MessageStatus(msgspec.Struct, frozen=True, gc=False):
     """The status of one message.
 
     Attributes:

@@ -24,7 +24,7 @@ from tupletree.routes import (
 from tupletree.routes.adapters import adapter, registry
 from tupletree.routes.document import DocumentError, load
 from tupletree.routes.payloads import decode, encode
-from tupletree.routes.running.chain import Chain, Surroundings
+from tupletree.routes.running.chain import AdapterSurroundings, Chain
 
 
 def unsteady(payload: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def settled(folder: Path, adapters: str, *payloads: Any, together: bool = False)
         return Work(messages=[standing], body=encode(payload))
 
     async def run() -> list[list[Settlement | Work | CallRecord]]:
-        chain = Chain(route, 0, len(route.adapters), Surroundings(now_s=lambda: 1000.0))
+        chain = Chain(route, 0, len(route.adapters), AdapterSurroundings(now_s=lambda: 1000.0))
         await chain.open()
         try:
             works = [work(number, payload) for number, payload in enumerate(payloads, 1)]

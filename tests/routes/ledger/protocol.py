@@ -19,7 +19,7 @@ from tests.routes.ledger.ledgers import QUEUES, Bench, bench, child, rules
 from tupletree.queues import Failure, Message
 from tupletree.routes.ids import child_id, init_id, stranger_id
 from tupletree.routes.ledger import Ledger, NewMessage, SettleEffects, ToDeadLetter
-from tupletree.routes.ledger.stores import DatabaseStore, QueueFileStore, Session
+from tupletree.routes.ledger.stores import LedgerDatabase, QueueFileStore, Session
 from tupletree.routes.messages import Settlement, Standing
 
 __all__ = ["World"]
@@ -114,7 +114,7 @@ class World:
             store: Any = QueueFileStore(self.bench.broker)
             made = Ledger(store, queues=QUEUES, clock=lambda: host.wall_s)
         else:
-            store = DatabaseStore(f"sqlite:///{folder}/ledger.db")
+            store = LedgerDatabase(f"sqlite:///{folder}/ledger.db")
             sa.event.listen(store._engine, "connect", lambda one, _: one.execute("PRAGMA synchronous = OFF").close())
             made = Ledger(store, clock=lambda: host.wall_s)
         write = store.write

@@ -25,12 +25,12 @@ from tupletree.queues import Broker
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes import Pipeline
 from tupletree.routes.ledger.ledger import Ledger
-from tupletree.routes.ledger.stores import DatabaseStore
+from tupletree.routes.ledger.stores import LedgerDatabase
 from tupletree.routes.ledger.values import Completed
 from tupletree.routes.running import bolts, outgoing
 from tupletree.routes.running import compile as compiling
 from tupletree.routes.running import services as serving
-from tupletree.routes.running.chain import Surroundings
+from tupletree.routes.running.chain import AdapterSurroundings
 from tupletree.routes.running.compile import SETTLE
 from tupletree.routes.running.services import RunSpec, Services, services
 from tupletree.routes.testing.virtual_loop import InlineThreads, VirtualLoop, VirtualTime
@@ -150,8 +150,8 @@ class World:
         async def at_once(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             return function(*arguments, **named)
 
-        def surroundings(run: RunSpec, resources: Any) -> Surroundings:
-            return Surroundings(
+        def surroundings(run: RunSpec, resources: Any) -> AdapterSurroundings:
+            return AdapterSurroundings(
                 settings=run.spec.settings,
                 resources=resources,
                 now_s=lambda: self.host.wall_s,
@@ -295,7 +295,7 @@ class _Services(Services):
             own = [queue for queue in self.run.queues if self.run.url_of(queue) == self.run.queue_file]
             ledger = Ledger.within(embedded, queues=own, clock=clock.wall_s)
         else:
-            store = DatabaseStore(self.run.ledger)
+            store = LedgerDatabase(self.run.ledger)
             sa.event.listen(store._engine, "connect", lambda one, _: one.execute("PRAGMA synchronous = OFF").close())
             ledger = Ledger(store, clock=clock.wall_s)
         self._guard(ledger, LEDGER_CALLS, "")

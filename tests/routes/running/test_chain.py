@@ -16,7 +16,7 @@ from tupletree.routes import CallRecord, RouteSpec, Settlement, Standing, Work
 from tupletree.routes.adapters.conditions import Condition
 from tupletree.routes.ids import child_id
 from tupletree.routes.payloads import canonical_hash, decode
-from tupletree.routes.running.chain import Chain, Surroundings
+from tupletree.routes.running.chain import AdapterSurroundings, Chain
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def walk(
     """What came of each message, all given at once."""
 
     async def run() -> list[Any]:
-        surroundings = Surroundings(records=records, grace_s=grace_s, now_s=lambda: 7.0)
+        surroundings = AdapterSurroundings(records=records, grace_s=grace_s, now_s=lambda: 7.0)
         chained = Chain(chain, 0, len(chain.adapters) if stop is None else stop, surroundings)
         await chained.open()
         try:
@@ -177,7 +177,7 @@ def test_an_adapter_that_swallows_its_cancellation_is_left_behind(caplog: pytest
     stubborn = route(adapter(say="a"), timeout_seconds=0.02)
 
     async def run() -> Any:
-        chained = Chain(stubborn, 0, 1, Surroundings(grace_s=0.02))
+        chained = Chain(stubborn, 0, 1, AdapterSurroundings(grace_s=0.02))
         await chained.open()
         outcome = await chained.work(work({"do": {"a": "for ever"}}))
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -209,7 +209,7 @@ def test_a_plain_function_that_never_returns_fails_its_message_and_blocks_no_oth
 
 def test_a_cancelled_walk_counts_as_no_attempt_whatever_the_adapter_does() -> None:
     async def run() -> bool:
-        chained = Chain(route(adapter(say="a", seconds=60.0)), 0, 1, Surroundings())
+        chained = Chain(route(adapter(say="a", seconds=60.0)), 0, 1, AdapterSurroundings())
         await chained.open()
         task = asyncio.create_task(chained.work(work({"do": {"a": "wait"}})))
         await asyncio.sleep(0.01)

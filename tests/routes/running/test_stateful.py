@@ -20,7 +20,7 @@ from tupletree.routes import AdapterConfig, AdapterResult, BatchAdapter, Pipelin
 from tupletree.routes.adapters.conditions import Condition
 from tupletree.routes.document.spec import AdapterSpec
 from tupletree.routes.payloads import decode
-from tupletree.routes.running.chain import Surroundings
+from tupletree.routes.running.chain import AdapterSurroundings
 from tupletree.routes.running.stateful import BatchBolt, StatefulBolt
 from tupletree.sources import items
 
@@ -74,7 +74,7 @@ def bench(
         held[:] = messages
 
     t = Topology("t")
-    factory = partial(kind, chain, position, Surroundings(**around), note)
+    factory = partial(kind, chain, position, AdapterSurroundings(**around), note)
     bolt = t.bolt("b", factory).shuffle(t.spout("s", items([work({})])))
     for cls in factory().output_types:
         bolt.stream(cls, unconsumed=True)

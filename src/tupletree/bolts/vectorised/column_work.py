@@ -17,7 +17,7 @@ from tupletree.topology.streams import Schema
 ROW = "__row"
 
 
-class Filter:
+class Filtering:
     """Rows for which an expression is true."""
 
     def __init__(self, message: Schema, where: pc.Expression) -> None:
@@ -37,7 +37,7 @@ class Filter:
         self._schema.empty_table().filter(self._where)
 
 
-class Project:
+class Projecting:
     """Rows of another class, made of expressions."""
 
     def __init__(self, message: Schema, into: Schema, fields: Mapping[str, pc.Expression]) -> None:
@@ -65,7 +65,7 @@ class Project:
         self._into.conform(self(pa.RecordBatch.from_pylist([], self._schema)))
 
 
-class Explode:
+class Exploding:
     """One row for each part of a field."""
 
     def __init__(self, message: Schema, field: str, into: Schema, part: str, split: Any) -> None:

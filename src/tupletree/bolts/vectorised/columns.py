@@ -100,14 +100,14 @@ class _Filter(_Stateless):
         return f"filter of {self.message.__qualname__} by {self.where}"
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:  # noqa: ARG002 - the same class
-        from tupletree.bolts.vectorised.column_work import Filter
+        from tupletree.bolts.vectorised.column_work import Filtering
 
-        yield from _tried(lambda: Filter(message, self.where).rehearse(), str(self))
+        yield from _tried(lambda: Filtering(message, self.where).rehearse(), str(self))
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:  # noqa: ARG002 - the same class
-        from tupletree.bolts.vectorised.column_work import Filter
+        from tupletree.bolts.vectorised.column_work import Filtering
 
-        return Filter(message, self.where)
+        return Filtering(message, self.where)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class _Project(_Stateless):
         return f"project {self.message.__qualname__} into {self.into.__qualname__}"
 
     def faults(self, message: Schema, into: Schema) -> Iterator[Finding]:
-        from tupletree.bolts.vectorised.column_work import Project
+        from tupletree.bolts.vectorised.column_work import Projecting
 
         wrong = list(field_faults(into, tuple(self.fields), str(self)))
         for name in into.fields:
@@ -130,12 +130,12 @@ class _Project(_Stateless):
                 wrong.append(Finding(what, str(self), next_step=f"give {name}= an expression"))
         yield from wrong
         if not wrong:
-            yield from _tried(lambda: Project(message, into, self.fields).rehearse(), str(self))
+            yield from _tried(lambda: Projecting(message, into, self.fields).rehearse(), str(self))
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:
-        from tupletree.bolts.vectorised.column_work import Project
+        from tupletree.bolts.vectorised.column_work import Projecting
 
-        return Project(message, into, self.fields)
+        return Projecting(message, into, self.fields)
 
 
 @dataclass(frozen=True)
@@ -202,11 +202,11 @@ class _Explode(_Stateless):
             yield Finding(what, where, hints.text_of(into.fields[part]), expected)
 
     def prepare(self, message: Schema, into: Schema) -> Callable[..., Any]:
-        from tupletree.bolts.vectorised.column_work import Explode
+        from tupletree.bolts.vectorised.column_work import Exploding
 
         part = self._part_field(message.fields, into.fields)
         assert part is not None, "a recipe with findings is not prepared"
-        return Explode(message, self.field, into, part, self.split)
+        return Exploding(message, self.field, into, part, self.split)
 
 
 def _tried(rehearse: Callable[[], None], where: str) -> Iterator[Finding]:

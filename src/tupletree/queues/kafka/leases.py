@@ -11,7 +11,7 @@ from tupletree.queues.kafka.offsets import Marks
 from tupletree.queues.kafka.wire import Delivered
 
 
-class Part:
+class AssignedPartition:
     """A partition that this member has, or had."""
 
     def __init__(self, number: int, marks: Marks) -> None:
@@ -42,7 +42,7 @@ class Lease(msgspec.Struct, gc=False, eq=False):
         is_settling: it does not end meanwhile.
     """
 
-    part: Part
+    part: AssignedPartition
     offset: int
     order: int
     delivered: Delivered

@@ -25,7 +25,7 @@ from tupletree.errors import ConnectorError
 from tupletree.queues.kafka.client import KafkaClient, group_of
 from tupletree.queues.kafka.codes import AGAIN, END, LOST, POLLED_TOO_LATE
 from tupletree.queues.kafka.commits import Commits
-from tupletree.queues.kafka.leases import Lease, Part
+from tupletree.queues.kafka.leases import AssignedPartition, Lease
 from tupletree.queues.kafka.offsets import Marks
 from tupletree.queues.kafka.wire import Handle, delivered_of
 
@@ -73,7 +73,7 @@ class Member:
         self.changed = changed
         self._now_s = now_s
         self._max_gap = max_gap
-        self._parts: dict[int, Part] = {}
+        self._parts: dict[int, AssignedPartition] = {}
         self._ready: list[tuple[int, Lease]] = []
         self._delayed: list[tuple[float, int, Lease]] = []
         self._orders = itertools.count()
@@ -166,7 +166,7 @@ class Member:
             self._return(one)
         self.changed.notify_all()
 
-    def commit(self, parts: Iterable[Part], settled: Sequence[Lease] = ()) -> set[Part]:
+    def commit(self, parts: Iterable[AssignedPartition], settled: Sequence[Lease] = ()) -> set[AssignedPartition]:
         """Make durable how often records were delivered, and that these are settled. Without the lock.
 
         Returns:
@@ -175,7 +175,7 @@ class Member:
         Raises:
             ConnectorError: nothing may be durable.
         """
-        done: dict[Part, set[int]] = {part: set() for part in parts}
+        done: dict[AssignedPartition, set[int]] = {part: set() for part in parts}
         for one in settled:
             done.setdefault(one.part, set()).add(one.offset)
         with self._committing:
@@ -190,7 +190,7 @@ class Member:
                 self.changed.notify_all()
         return lost
 
-    def _committed(self, done: Mapping[Part, set[int]]) -> set[Part]:
+    def _committed(self, done: Mapping[AssignedPartition, set[int]]) -> set[AssignedPartition]:
         """Commit what these partitions are when these offsets are settled, too. Returns those that are lost."""
         # A group that changes may wait for its slowest member.
         end_s = time.monotonic() + self._client.server.timeout_s + self._client.server.session_s
@@ -325,7 +325,7 @@ class Member:
                     self._add(part, record)
             self.changed.notify_all()
 
-    def _add(self, part: Part, record: Any) -> None:
+    def _add(self, part: AssignedPartition, record: Any) -> None:
         delivered = delivered_of(record)
         lease = Lease(part, record.offset(), next(self._orders), delivered)
         part.leases[lease.offset] = lease
@@ -377,7 +377,7 @@ class Member:
                     *(self.topic, first - one.offset, one.partition),
                 )
             marks = Marks(one.offset, one.metadata or "") if is_there else Marks(first)
-            came.append(Part(one.partition, marks))
+            came.append(AssignedPartition(one.partition, marks))
         if came:
             consumer.incremental_assign(
                 [TopicPartition(self.topic, part.number, part.marks.base or OFFSET_BEGINNING) for part in came]
@@ -409,7 +409,7 @@ class Member:
             self._drop([self._parts[one.partition] for one in partitions if one.partition in self._parts])
         consumer.incremental_unassign(partitions)
 
-    def _drop(self, parts: Iterable[Part]) -> None:
+    def _drop(self, parts: Iterable[AssignedPartition]) -> None:
         gone = {part.number for part in parts}
         for number in gone:
             self._parts.pop(number).is_lost = True

@@ -40,7 +40,7 @@ from tupletree.queues.nats.streams import CONSUMER, Streams, chunks, nanoseconds
 from tupletree.queues.nats.wire import (
     LETTERS,
     MESSAGES,
-    Place,
+    Handle,
     body_and_headers,
     letter_of,
     message_of,
@@ -218,7 +218,7 @@ class NatsBroker(Broker):
 
     def dead_letter(self, letters: Sequence[Letter]) -> Sequence[str]:
         """See `Broker.dead_letter`. Stored first, acked then: after a crash in between it is done again."""
-        places = [Place.of(one.handle) for one in letters]
+        places = [Handle.of(one.handle) for one in letters]
         found = self._streams.ask(
             [Request(f"$JS.API.STREAM.MSG.GET.{one.stream}", b'{"seq":%d}' % one.sequence) for one in places]
         )
@@ -333,7 +333,7 @@ class NatsBroker(Broker):
         for one in answers:
             if one.status:
                 continue
-            place = Place.of(one.reply)
+            place = Handle.of(one.reply)
             found.append(
                 Delivery(
                     message=message_of(one.body, one.headers, place.sequence),
@@ -348,7 +348,7 @@ class NatsBroker(Broker):
 
     def _settle(self, told: Sequence[tuple[str, bytes]]) -> None:
         for handle, _ in told:
-            Place.of(handle)
+            Handle.of(handle)
         self._leases.drop([handle for handle, _ in told])
         self._streams.ask([Request(handle, what) for handle, what in told])
 

@@ -19,7 +19,7 @@ from tupletree.queues.nats.client import Answer, NatsClient, Request
 from tupletree.queues.nats.wire import (
     LETTERS,
     MESSAGES,
-    Place,
+    Handle,
     body_and_headers,
     decoded,
     message_of,
@@ -178,7 +178,7 @@ class Streams:
         streams = {stream_of(queue): queue for queue in self._server_s}
         found: dict[str, list[str]] = {}
         for one in handles:
-            stream = Place.of(one).stream
+            stream = Handle.of(one).stream
             if stream not in streams:  # another connection leased it
                 streams[stream] = self.api(f"STREAM.INFO.{stream}")["config"]["description"]
             found.setdefault(streams[stream], []).append(one)

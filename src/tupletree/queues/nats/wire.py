@@ -25,7 +25,7 @@ _HEAD = msgspec.msgpack.Decoder(tuple[str, str, str, dict[str, str]])
 _LETTER = msgspec.msgpack.Decoder(tuple[str, int, float])
 
 
-class Place(msgspec.Struct, frozen=True):
+class Handle(msgspec.Struct, frozen=True):
     """What a handle says.
 
     Attributes:
@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True):
     published_s: float
 
     @classmethod
-    def of(cls, handle: str) -> Place:
+    def of(cls, handle: str) -> Handle:
         """Raises ConfigError: it is no handle."""
         parts = str(handle).split(".")
         if parts[:2] == ["$JS", "ACK"] and len(parts) in {9, 11, 12}:
@@ -90,7 +90,7 @@ def message_of(body: bytes, headers: Mapping[str, str], sequence: int) -> Messag
     return Message(id=name, body=body, content_type=content_type, key=key, headers=own)
 
 
-def letter_of(queue: str, message: Message, reason: str, place: Place) -> Request:
+def letter_of(queue: str, message: Message, reason: str, place: Handle) -> Request:
     """The request that stores a dead letter, with what `told_of` gives."""
     request = request_of(queue, message, LETTERS)
     told = msgspec.msgpack.encode((reason, place.deliveries, place.published_s))

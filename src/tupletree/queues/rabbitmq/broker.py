@@ -35,7 +35,7 @@ from tupletree.queues.messages import (
     State,
     Stored,
 )
-from tupletree.queues.rabbitmq.client import Link, RabbitClient, Server
+from tupletree.queues.rabbitmq.client import RabbitClient, Server, ServerLink
 from tupletree.queues.rabbitmq.consuming import Lease, QueueChannel
 from tupletree.queues.rabbitmq.letters import DeadLetters
 from tupletree.queues.rabbitmq.wire import (
@@ -159,7 +159,7 @@ class RabbitBroker(Broker):
             "x-overflow": "reject-publish",
         }
 
-        async def work(link: Link) -> None:
+        async def work(link: ServerLink) -> None:
             # With a limit, what was looked at goes back to where it was.
             is_new = await self._client.make(link, dead, {"x-delivery-limit": 2_000_000_000})
             is_new |= await self._client.make(link, ready, kept)
@@ -176,7 +176,7 @@ class RabbitBroker(Broker):
     def depth(self, queue: str) -> Depth:
         """See `Broker.depth`. What this connection holds for its next lease is ready."""
 
-        async def work(link: Link) -> Depth:
+        async def work(link: ServerLink) -> Depth:
             channel = link.consuming.get(ready_queue_of(queue))
             if channel is not None:
                 await channel.count_all()
@@ -198,7 +198,7 @@ class RabbitBroker(Broker):
         parcels = [parcel_of(ready, one, published_s=now_s, delay_s=one.delay_s) for one in messages]
         delays = {one.delay_s for one in messages} - {0.0}
 
-        async def work(link: Link) -> None:
+        async def work(link: ServerLink) -> None:
             if delays or not messages:
                 await _count(link, ready)  # what waits for a queue that is not there would wait for ever
             await self._publish(link, parcels, delays, queue)
@@ -206,7 +206,7 @@ class RabbitBroker(Broker):
         self._client.call(work, wait_s=self._client.server.timeout_s * (1 + len(messages) // 1000), queue=queue)
         return len(messages)
 
-    async def _publish(self, link: Link, parcels: Sequence[Parcel], delays: Iterable[float], queue: str) -> None:
+    async def _publish(self, link: ServerLink, parcels: Sequence[Parcel], delays: Iterable[float], queue: str) -> None:
         for delay_s in delays:
             await self._client.declare_delay(link, delay_step_ms(delay_s))
         if parcels:
@@ -229,7 +229,7 @@ class RabbitBroker(Broker):
         if limit < 1:
             return []
 
-        async def work(link: Link) -> list[Delivery]:
+        async def work(link: ServerLink) -> list[Delivery]:
             channel = await self._client.consuming(link, ready_queue_of(queue))
             leases = await channel.take(limit, max_bytes, lease_s, wait_s)
             now_s = self._client.clock()
@@ -244,7 +244,7 @@ class RabbitBroker(Broker):
     def ack(self, handles: Sequence[str]) -> Sequence[str]:
         """See `Broker.ack`. The server has heard it when this returns; a crash of it may forget that."""
 
-        async def work(link: Link, named: Named) -> list[str]:
+        async def work(link: ServerLink, named: Named) -> list[str]:
             refused, held = _held(link, named)
             for channel, leases in held:
                 channel.ack([lease.tag for _, lease in leases])
@@ -265,7 +265,7 @@ class RabbitBroker(Broker):
                 expected=f"0 to {LONGEST_DELAY_S:,.0f} s",
             )
 
-        async def work(link: Link, named: Named) -> list[str]:
+        async def work(link: ServerLink, named: Named) -> list[str]:
             refused, held = _held(link, named)
             telling = []
             with _settling(held):
@@ -290,7 +290,7 @@ class RabbitBroker(Broker):
     def extend(self, handles: Sequence[str], lease_s: float = DEFAULT_LEASE_S) -> Sequence[str]:
         """See `Broker.extend`. This connection keeps the time; no lease lasts longer than `max_lease_s`."""
 
-        async def work(link: Link, named: Named) -> list[str]:
+        async def work(link: ServerLink, named: Named) -> list[str]:
             refused, held = _held(link, named)
             for channel, leases in held:
                 for _, lease in leases:
@@ -304,7 +304,7 @@ class RabbitBroker(Broker):
         """See `Broker.dead_letter`. Stored first, acked then: after a crash in between the message comes again."""
         by_handle = {one.handle: one for one in letters}
 
-        async def work(link: Link, named: Named) -> list[str]:
+        async def work(link: ServerLink, named: Named) -> list[str]:
             refused, held = _held(link, named)
             telling = []
             with _settling(held):
@@ -325,7 +325,7 @@ class RabbitBroker(Broker):
 
         return self._settled(work, [*by_handle])
 
-    def _settled(self, work: Callable[[Link, Named], Any], texts: Sequence[str]) -> Sequence[str]:
+    def _settled(self, work: Callable[[ServerLink, Named], Any], texts: Sequence[str]) -> Sequence[str]:
         """Settle on the event loop; a text that is no handle is refused before."""
         named = [(one, Handle.of(one)) for one in texts]
         refused: Sequence[str] = self._client.call(lambda link: work(link, named)) if named else ()
@@ -338,7 +338,7 @@ class RabbitBroker(Broker):
         if state != "dead":
             raise self.not_capable(f"show messages that are {state}")
 
-        async def work(link: Link) -> list[Stored]:
+        async def work(link: ServerLink) -> list[Stored]:
             async with DeadLetters(self._client, link, queue) as letters:
                 found = await letters.read(after + limit)
                 return [letters.stored(one) for one in found[after:]]
@@ -353,7 +353,7 @@ class RabbitBroker(Broker):
             raise self.not_capable(f"move messages that are {state}")
         wanted = {*ids}
 
-        async def work(link: Link) -> int:
+        async def work(link: ServerLink) -> int:
             await _count(link, ready_queue_of(target))
             moved = 0
             async with DeadLetters(self._client, link, source) as letters:
@@ -378,7 +378,7 @@ class RabbitBroker(Broker):
             raise self.not_capable(f"delete messages that are {' or '.join(sorted(beyond))}")
         names = {"ready": ready_queue_of(queue), "dead": dead_queue_of(queue)}
 
-        async def work(link: Link) -> int:
+        async def work(link: ServerLink) -> int:
             purged = 0
             for state in states:
                 purged += (await link.request("queue_purge", names[state])).message_count
@@ -401,7 +401,7 @@ def _fault_of(message: Message) -> str:
     return ""
 
 
-def _delivery(link: Link, channel: QueueChannel, lease: Lease, lease_s: float) -> Delivery:
+def _delivery(link: ServerLink, channel: QueueChannel, lease: Lease, lease_s: float) -> Delivery:
     handle = _handle(link, channel, lease)
     return Delivery(
         message=message_of(lease.body, lease.properties, handle),
@@ -412,11 +412,13 @@ def _delivery(link: Link, channel: QueueChannel, lease: Lease, lease_s: float) -
     )
 
 
-def _handle(link: Link, channel: QueueChannel, lease: Lease) -> str:
+def _handle(link: ServerLink, channel: QueueChannel, lease: Lease) -> str:
     return str(Handle(link.name, channel.number, lease.tag))
 
 
-def _copy(link: Link, channel: QueueChannel, lease: Lease, queue: str, reason: str, delay_s: float = 0.0) -> Parcel:
+def _copy(
+    link: ServerLink, channel: QueueChannel, lease: Lease, queue: str, reason: str, delay_s: float = 0.0
+) -> Parcel:
     return parcel_of(
         queue,
         message_of(lease.body, lease.properties, _handle(link, channel, lease)),
@@ -427,7 +429,7 @@ def _copy(link: Link, channel: QueueChannel, lease: Lease, queue: str, reason: s
     )
 
 
-def _held(link: Link, handles: Named) -> tuple[list[str], list[tuple[QueueChannel, list[tuple[str, Lease]]]]]:
+def _held(link: ServerLink, handles: Named) -> tuple[list[str], list[tuple[QueueChannel, list[tuple[str, Lease]]]]]:
     """Handles whose lease is not held, and the leases of the others by their channel."""
     refused: list[str] = []
     channels = {one.number: one for one in link.consuming.values()}
@@ -450,10 +452,10 @@ def _settling(held: Iterable[tuple[QueueChannel, list[tuple[str, Lease]]]]) -> I
         yield
 
 
-async def _version(link: Link) -> tuple[int, ...]:
+async def _version(link: ServerLink) -> tuple[int, ...]:
     return link.version
 
 
-async def _count(link: Link, name: str) -> int:
+async def _count(link: ServerLink, name: str) -> int:
     answer = await link.request("queue_declare", name, passive=True)
     return int(answer.message_count)

@@ -89,7 +89,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
 
 
-class Link:
+class ServerLink:
     """One connection that is open, or was.
 
     Attributes:
@@ -158,7 +158,7 @@ class RabbitClient:
         self.server = server
         self.clock = time.monotonic
         self._longest_s = longest_s
-        self._link: Link | None = None
+        self._link: ServerLink | None = None
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = float("inf")
@@ -169,7 +169,7 @@ class RabbitClient:
 
     # --- for callers of any thread ----------------------------------------------------------------------------
 
-    def call(self, work: Callable[[Link], Coroutine[Any, Any, T]], *, wait_s: float = 0.0, queue: str = "") -> T:
+    def call(self, work: Callable[[ServerLink], Coroutine[Any, Any, T]], *, wait_s: float = 0.0, queue: str = "") -> T:
         """Do this on the event loop, with a connection that is open.
 
         Args:
@@ -184,7 +184,7 @@ class RabbitClient:
     def look_after_leases(self) -> None:
         """Give back what is no longer leased, now; the event loop does so by itself when the time has come."""
 
-        async def look(_: Link) -> None:
+        async def look(_: ServerLink) -> None:
             self._end_leases()
 
         if not self._is_closed and self._link is not None:
@@ -202,7 +202,7 @@ class RabbitClient:
 
     # --- on the event loop ------------------------------------------------------------------------------------
 
-    async def consuming(self, link: Link, queue: str) -> QueueChannel:
+    async def consuming(self, link: ServerLink, queue: str) -> QueueChannel:
         """The channel that leases from a queue of the server's."""
         async with link.opening:
             channel = link.consuming.get(queue)
@@ -212,7 +212,7 @@ class RabbitClient:
                 requests.on_end(partial(link.forget, queue))
             return channel
 
-    async def publish(self, link: Link, parcels: Sequence[Parcel], queue: str) -> None:
+    async def publish(self, link: ServerLink, parcels: Sequence[Parcel], queue: str) -> None:
         """Hand over messages for one queue, and wait until the server has all of them."""
         channel = await link.confirmed()
         try:
@@ -224,7 +224,7 @@ class RabbitClient:
         if lost:
             raise UnknownQueueError.of(queue, self.server.where)
 
-    async def declare_delay(self, link: Link, step_ms: int) -> None:
+    async def declare_delay(self, link: ServerLink, step_ms: int) -> None:
         """Make the place where messages wait so long for any queue; idempotent.
 
         Each has its own time to live, so that no message waits behind one with a longer delay. From it they go to the
@@ -245,7 +245,7 @@ class RabbitClient:
         await self.keep(is_new=is_new)
         link.known.add(name)
 
-    async def make(self, link: Link, name: str, arguments: dict[str, Any]) -> bool:
+    async def make(self, link: ServerLink, name: str, arguments: dict[str, Any]) -> bool:
         """Make a quorum queue if it is not there; whether it is to be kept (`keep`) before messages are in it."""
         try:
             await link.request("queue_declare", name, passive=True)
@@ -276,8 +276,8 @@ class RabbitClient:
             if (first := min(ends, default=float("inf"))) < float("inf"):
                 self.watch(first)
 
-    async def _checked(self, work: Callable[[Link], Coroutine[Any, Any, T]], wait_s: float, queue: str) -> T:
-        link: Link | None = None
+    async def _checked(self, work: Callable[[ServerLink], Coroutine[Any, Any, T]], wait_s: float, queue: str) -> T:
+        link: ServerLink | None = None
         try:
             async with asyncio.timeout(self.server.timeout_s * 2 + wait_s):
                 link = await self._connected()
@@ -287,7 +287,7 @@ class RabbitClient:
                 raise ConnectorError(f"the connection to {self.server.where} was closed") from error
             raise self._fault(error, queue) from error
 
-    async def _connected(self) -> Link:
+    async def _connected(self) -> ServerLink:
         async with self._connecting:
             if self._link is not None and self._link.connection.is_open:
                 return self._link
@@ -313,7 +313,7 @@ class RabbitClient:
                 with contextlib.suppress(AMQPError):
                     connection.close()
                 raise
-            link = Link(connection)
+            link = ServerLink(connection)
             if link.version < LEAST_VERSION:
                 connection.close()
                 raise RefusedConnectionError(

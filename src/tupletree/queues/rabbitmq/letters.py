@@ -11,7 +11,7 @@ from typing import Self
 
 from tupletree.queues.messages import DEFAULT_MAX_BYTES, Stored
 from tupletree.queues.rabbitmq.channels import Requests, opened
-from tupletree.queues.rabbitmq.client import Link, RabbitClient
+from tupletree.queues.rabbitmq.client import RabbitClient, ServerLink
 from tupletree.queues.rabbitmq.consuming import Lease, QueueChannel
 from tupletree.queues.rabbitmq.wire import dead_queue_of, parcel_of, ready_queue_of, stored_of
 
@@ -22,7 +22,7 @@ LEAST_LATER_S = 0.01
 class DeadLetters:
     """Dead letters in hand, which go back when this ends unless they were acked."""
 
-    def __init__(self, client: RabbitClient, link: Link, queue: str) -> None:
+    def __init__(self, client: RabbitClient, link: ServerLink, queue: str) -> None:
         self._client = client
         self._link = link
         self._queue = dead_queue_of(queue)

@@ -26,7 +26,7 @@ from tupletree.queues.messages import (
     State,
     Stored,
 )
-from tupletree.queues.sqs.client import BATCH, MOST_BYTES, SIDE_BY_SIDE, Place, Server, SqsClient, in_batches
+from tupletree.queues.sqs.client import BATCH, MOST_BYTES, SIDE_BY_SIDE, QueueAddress, Server, SqsClient, in_batches
 from tupletree.queues.sqs.codes import ReceiptIsOverError
 from tupletree.queues.sqs.leases import Lease, Leases
 from tupletree.queues.sqs.letters import DeadLetters
@@ -120,7 +120,7 @@ class SqsBroker(Broker):
             raise fault
         return len(messages)
 
-    def _check_sizes(self, place: Place, parcels: Sequence[Parcel]) -> None:
+    def _check_sizes(self, place: QueueAddress, parcels: Sequence[Parcel]) -> None:
         # What dies is to fit, too, with the reason.
         most = min(self._client.most_bytes(place), MOST_BYTES - REASON_BYTES)
         refused = [
@@ -131,7 +131,7 @@ class SqsBroker(Broker):
         if refused:
             raise RefusedMessagesError(refused, where=self.where)
 
-    def _send(self, place: Place, parcels: Sequence[Parcel]) -> list[ConnectorError | None]:
+    def _send(self, place: QueueAddress, parcels: Sequence[Parcel]) -> list[ConnectorError | None]:
         """Store messages. Of each: why it is not known to be stored."""
         batches = [[one.entry() for one in batch] for batch in in_batches(parcels, lambda one: one.size, REQUEST_BYTES)]
         if not place.is_fifo:
@@ -173,7 +173,7 @@ class SqsBroker(Broker):
         return [_delivery(one, float(granted_s)) for one in found]
 
     def _receive(
-        self, place: Place, limit: int, granted_s: int, wait_s: float, max_bytes: int, has_some: bool
+        self, place: QueueAddress, limit: int, granted_s: int, wait_s: float, max_bytes: int, has_some: bool
     ) -> tuple[int, list[Lease], bool]:
         """Ask once, or several times side by side.
 
@@ -215,7 +215,12 @@ class SqsBroker(Broker):
         return self._sorted(place, arrived, granted_s, max_bytes, has_some)
 
     def _sorted(
-        self, place: Place, arrived: Sequence[tuple[float, Received]], granted_s: int, max_bytes: int, has_some: bool
+        self,
+        place: QueueAddress,
+        arrived: Sequence[tuple[float, Received]],
+        granted_s: int,
+        max_bytes: int,
+        has_some: bool,
     ) -> tuple[int, list[Lease], bool]:
         """Lease what came, but for what is too early, which is hidden until its time, and what does not fit."""
         now_s = self._client.now_s()
@@ -236,7 +241,7 @@ class SqsBroker(Broker):
         self._hide(place, [(one.receipt, seconds) for one, seconds in early + beyond])
         return len(arrived), taken, bool(beyond)
 
-    def _hide(self, place: Place, receipts: Sequence[tuple[str, int]]) -> list[ConnectorError | None]:
+    def _hide(self, place: QueueAddress, receipts: Sequence[tuple[str, int]]) -> list[ConnectorError | None]:
         """Let messages come again after so many seconds. Of each: why it is not known to."""
         entries = [{"ReceiptHandle": receipt, "VisibilityTimeout": seconds} for receipt, seconds in receipts]
         return self._client.tell("change_message_visibility_batch", place, in_batches(entries))
@@ -248,7 +253,7 @@ class SqsBroker(Broker):
         refused, held = self._leases.split(handles)
         return refused + self._delete(held)
 
-    def _delete(self, held: Mapping[Place, Sequence[Lease]]) -> list[str]:
+    def _delete(self, held: Mapping[QueueAddress, Sequence[Lease]]) -> list[str]:
         """Delete messages. Returns the handles that the service does not take."""
         refused: list[str] = []
         faults: list[ConnectorError] = []
@@ -353,7 +358,7 @@ class SqsBroker(Broker):
                     break
             return moved + self._move(letters, chosen, to)
 
-    def _move(self, letters: DeadLetters, chosen: Sequence[Received], to: Place) -> int:
+    def _move(self, letters: DeadLetters, chosen: Sequence[Received], to: QueueAddress) -> int:
         parcels = [parcel_of(to.name, one.message, copy_of=one.service_id) for one in chosen]
         told = self._send(to, parcels)
         letters.delete([one for one, fault in zip(chosen, told, strict=True) if fault is None])

@@ -63,7 +63,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 10.0
 
 
-class Place(msgspec.Struct, frozen=True):
+class QueueAddress(msgspec.Struct, frozen=True):
     """A queue at the service: its name there, and its address."""
 
     name: str
@@ -91,7 +91,7 @@ class SqsClient:
         self._changing = threading.Lock()
         self._client: Any = None
         self._is_closed = False
-        self._places: dict[str, Place] = {}  # by the service's name
+        self._places: dict[str, QueueAddress] = {}  # by the service's name
         self._most_bytes: dict[str, int] = {}
         self._ahead_s: float | None = None
         self._threads = ThreadPoolExecutor(SIDE_BY_SIDE, "tupletree-sqs")
@@ -117,7 +117,7 @@ class SqsClient:
             self._ahead_s = parsedate_to_datetime(date).timestamp() - self.clock()
         return answer
 
-    def ask_of(self, operation: str, place: Place, **arguments: Any) -> dict[str, Any]:
+    def ask_of(self, operation: str, place: QueueAddress, **arguments: Any) -> dict[str, Any]:
         """Make one request of a queue. Raises UnknownQueueError: it is not there any more."""
         try:
             return self.ask(operation, QueueUrl=place.url, **arguments)
@@ -127,7 +127,7 @@ class SqsClient:
             raise UnknownQueueError.of(place.name, self.server.where) from error
 
     def tell(
-        self, operation: str, place: Place, batches: Sequence[Sequence[Mapping[str, Any]]]
+        self, operation: str, place: QueueAddress, batches: Sequence[Sequence[Mapping[str, Any]]]
     ) -> list[ConnectorError | None]:
         """Make a request for each batch. Returns for each part of all of them why it is not known to be done."""
 
@@ -213,7 +213,7 @@ class SqsClient:
 
     # --- queues -----------------------------------------------------------------------------------------------
 
-    def place(self, queue: str) -> Place:
+    def place(self, queue: str) -> QueueAddress:
         """Where a queue's messages are: under its name, or under that with `.fifo`.
 
         Raises:
@@ -225,7 +225,7 @@ class SqsClient:
             raise UnknownQueueError.of(queue, self.server.where)
         return found
 
-    def dead_place(self, place: Place) -> Place:
+    def dead_place(self, place: QueueAddress) -> QueueAddress:
         """Where the dead letters of a queue are; made if it is not there, as of a queue that another program made."""
         return self._look(dead_name(place.name)) or self._make(dead_name(place.name))
 
@@ -260,7 +260,7 @@ class SqsClient:
                 return sorted(one for one in found if dead_name(one) in found)
             token = {"NextToken": answer["NextToken"]}
 
-    def most_bytes(self, place: Place) -> int:
+    def most_bytes(self, place: QueueAddress) -> int:
         """Of one message that this queue takes, with its attributes."""
         if place.name not in self._most_bytes:
             wanted = "MaximumMessageSize"
@@ -271,13 +271,13 @@ class SqsClient:
             self._most_bytes[place.name] = int(found.get(wanted, MOST_BYTES))
         return self._most_bytes[place.name]
 
-    def count(self, place: Place) -> int:
+    def count(self, place: QueueAddress) -> int:
         """About how many messages a queue holds, in any state."""
         names = [f"ApproximateNumberOfMessages{one}" for one in ("", "NotVisible", "Delayed")]
         answer = self.ask_of("get_queue_attributes", place, AttributeNames=names)
         return sum(int(one) for name, one in answer.get("Attributes", {}).items() if name in names)
 
-    def _look(self, name: str) -> Place | None:
+    def _look(self, name: str) -> QueueAddress | None:
         with self._changing:
             known = self._places.get(name)
         if known is not None and not self._is_closed:
@@ -287,13 +287,13 @@ class SqsClient:
         except UnknownQueueError:
             return None
 
-    def _make(self, name: str) -> Place:
+    def _make(self, name: str) -> QueueAddress:
         attributes = {**_KEPT, "FifoQueue": "true"} if is_fifo(name) else _KEPT
         return self._known(name, self.ask("create_queue", QueueName=name, Attributes=attributes)["QueueUrl"])
 
-    def _known(self, name: str, url: str) -> Place:
+    def _known(self, name: str, url: str) -> QueueAddress:
         with self._changing:
-            made = self._places[name] = Place(name, url)
+            made = self._places[name] = QueueAddress(name, url)
         return made
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from tupletree.errors import ConfigError
-from tupletree.queues.sqs.client import Place
+from tupletree.queues.sqs.client import QueueAddress
 from tupletree.queues.sqs.wire import Received
 
 LOOK_EVERY = 1_000
@@ -31,7 +31,7 @@ class Lease(msgspec.Struct, gc=False, eq=False):
     """
 
     handle: str
-    place: Place
+    place: QueueAddress
     received: Received
     began_s: float
     ends_s: float
@@ -52,7 +52,7 @@ class Leases:
         self._held: dict[str, Lease] = {}
         self._number = 0
 
-    def add(self, place: Place, received: Received, began_s: float, lease_s: float) -> Lease:
+    def add(self, place: QueueAddress, received: Received, began_s: float, lease_s: float) -> Lease:
         """A message was leased."""
         with self._changing:
             self._number += 1
@@ -63,14 +63,14 @@ class Leases:
             self._held[lease.handle] = lease
         return lease
 
-    def split(self, handles: Sequence[str]) -> tuple[list[str], dict[Place, list[Lease]]]:
+    def split(self, handles: Sequence[str]) -> tuple[list[str], dict[QueueAddress, list[Lease]]]:
         """Handles whose lease is not held here any more, and the leases of the others by their queue.
 
         Raises:
             ConfigError: it is no handle.
         """
         refused: list[str] = []
-        held: dict[Place, list[Lease]] = {}
+        held: dict[QueueAddress, list[Lease]] = {}
         with self._changing:
             now_s = self._clock()
             for handle in dict.fromkeys(handles):

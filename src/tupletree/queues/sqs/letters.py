@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Self
 
-from tupletree.queues.sqs.client import BATCH, Place, SqsClient, in_batches
+from tupletree.queues.sqs.client import BATCH, QueueAddress, SqsClient, in_batches
 from tupletree.queues.sqs.wire import Received, received_of
 
 MOST_REPEATS = 10
@@ -22,7 +22,7 @@ HELD_S = 300
 class DeadLetters:
     """Dead letters in hand, which go back when this ends unless they were deleted. Use it by `with`."""
 
-    def __init__(self, client: SqsClient, place: Place) -> None:
+    def __init__(self, client: SqsClient, place: QueueAddress) -> None:
         self._client = client
         self._place = place
         self._held: dict[str, str] = {}  # by the service's id: receipts

@@ -32,7 +32,7 @@ BUILT_IN: dict[str, tuple[str, str, str]] = {
     "parse": ("tupletree.routes.adapters.builtin.parse", "Parse", "routes"),
     "read_file": ("tupletree.routes.adapters.builtin.files", "ReadFile", "routes"),
     "segment_text": ("tupletree.routes.adapters.builtin.segment", "SegmentText", "routes"),
-    "split": ("tupletree.routes.adapters.builtin.split", "Split", "routes"),
+    "split": ("tupletree.routes.adapters.builtin.split", "SplitItems", "routes"),
     "switch": ("tupletree.routes.adapters.builtin.switch", "Switch", "routes"),
     "template": ("tupletree.routes.adapters.builtin.template", "Template", "routes"),
     "write_file": ("tupletree.routes.adapters.builtin.files", "WriteFile", "routes"),

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeAlias
 import yaml
 
 from tupletree.routes.document.environment import substitute
-from tupletree.routes.document.faults import Faults
+from tupletree.routes.document.faults import FaultList
 from tupletree.routes.document.nodes import Entry, ListNode, MappingNode, Node, Place, ScalarNode, Step
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 from tupletree.texts import is_encodable
@@ -36,7 +36,7 @@ class _StopError(Exception):
 
 
 def compose(
-    text: str, file: str, environ: Mapping[str, str], faults: Faults, read_file: ReadFile
+    text: str, file: str, environ: Mapping[str, str], faults: FaultList, read_file: ReadFile
 ) -> MappingNode | None:
     """Read a text.
 
@@ -59,7 +59,9 @@ def compose(
 class _Composer:
     """One text. Recursive: the depth is limited."""
 
-    def __init__(self, text: str, file: str, environ: Mapping[str, str], faults: Faults, read_file: ReadFile) -> None:
+    def __init__(
+        self, text: str, file: str, environ: Mapping[str, str], faults: FaultList, read_file: ReadFile
+    ) -> None:
         self.file = file
         self.environ = environ
         self.faults = faults

@@ -101,7 +101,7 @@ class DocumentError(ConfigError):
         self.faults = tuple(faults)
 
 
-class Faults:
+class FaultList:
     """What was found so far. The same fault at the same place counts once, however it was reached."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tupletree.queues.registry import schemes
-from tupletree.routes.document.faults import DocumentError, Faults
+from tupletree.routes.document.faults import DocumentError, FaultList
 from tupletree.routes.document.frozen import frozen
 from tupletree.routes.document.model import DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode
@@ -60,7 +60,7 @@ def read(source: str | os.PathLike[str], environ: Mapping[str, str] | None = Non
     """
     text = source if isinstance(source, str) and "\n" in source else None
     file = TEXT_NAME if text is not None else os.fspath(source)
-    faults = Faults()
+    faults = FaultList()
     environ = os.environ if environ is None else environ
     reading = read_document(file, environ, faults, text)
     if reading.root is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tupletree.routes.document.composing import compose
-from tupletree.routes.document.faults import Faults
+from tupletree.routes.document.faults import FaultList
 from tupletree.routes.document.nodes import Entry, ListNode, MappingNode, Node, Place, ScalarNode, Step, below, shown
 
 MAX_FILE_BYTES = 5_000_000
@@ -21,7 +21,7 @@ NAMES_ARE_UNIQUE = ("routes", "queues")
 
 
 @dataclass
-class Reading:
+class ReadDocument:
     """What was read.
 
     Attributes:
@@ -35,7 +35,7 @@ class Reading:
     complete: bool = True
 
 
-def read_document(file: str, environ: Mapping[str, str], faults: Faults, text: str | None = None) -> Reading:
+def read_document(file: str, environ: Mapping[str, str], faults: FaultList, text: str | None = None) -> ReadDocument:
     """Read a file and all that it includes.
 
     Args:
@@ -54,10 +54,10 @@ def read_document(file: str, environ: Mapping[str, str], faults: Faults, text: s
 
 
 class _Reader:
-    def __init__(self, environ: Mapping[str, str], faults: Faults) -> None:
+    def __init__(self, environ: Mapping[str, str], faults: FaultList) -> None:
         self.environ = environ
         self.faults = faults
-        self.reading = Reading()
+        self.reading = ReadDocument()
 
     def text_of(self, file: str, code: str, place: Place, path: tuple[Step, ...], what: str) -> str | None:
         """A file's text; None, with the fault noted, if there is none."""

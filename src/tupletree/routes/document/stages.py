@@ -15,14 +15,14 @@ from tupletree.escaping import escape
 from tupletree.routes.adapters import registry
 from tupletree.routes.adapters.conditions import Condition
 from tupletree.routes.adapters.contract import Adapter
-from tupletree.routes.document.faults import Faults
+from tupletree.routes.document.faults import FaultList
 from tupletree.routes.document.model import UNKNOWN, AdapterModel, DocumentModel
 from tupletree.routes.document.nodes import MappingNode, Step, node_at, plain, shown
 from tupletree.routes.document.spec import AdapterSpec
 from tupletree.routes.document.typing_faults import fit_variables, note_errors
 
 
-def adapters_of(document: DocumentModel, root: MappingNode, faults: Faults) -> dict[str, tuple[AdapterSpec, ...]]:
+def adapters_of(document: DocumentModel, root: MappingNode, faults: FaultList) -> dict[str, tuple[AdapterSpec, ...]]:
     """The adapters of every route; what is faulty is noted and left out."""
     return {
         name: tuple(_of_route(route.adapters, ("routes", name, "adapters"), root, faults))
@@ -30,7 +30,7 @@ def adapters_of(document: DocumentModel, root: MappingNode, faults: Faults) -> d
     }
 
 
-def check_modules(document: DocumentModel, root: MappingNode, folder: str, faults: Faults) -> None:
+def check_modules(document: DocumentModel, root: MappingNode, folder: str, faults: FaultList) -> None:
     """Note modules beside the document that another module of the same name hides.
 
     Args:
@@ -63,7 +63,7 @@ def check_modules(document: DocumentModel, root: MappingNode, folder: str, fault
 
 
 def _of_route(
-    models: Sequence[AdapterModel], path: tuple[Step, ...], root: MappingNode, faults: Faults
+    models: Sequence[AdapterModel], path: tuple[Step, ...], root: MappingNode, faults: FaultList
 ) -> list[AdapterSpec]:
     names: dict[str, int] = {}
     for position, model in enumerate(models):
@@ -96,7 +96,7 @@ def _free_name(type_name: str, taken: set[str]) -> str:
 
 
 def _adapter(
-    model: AdapterModel, name: str, path: tuple[Step, ...], root: MappingNode, faults: Faults
+    model: AdapterModel, name: str, path: tuple[Step, ...], root: MappingNode, faults: FaultList
 ) -> AdapterSpec | None:
     if model.type == UNKNOWN:
         return None
@@ -112,7 +112,7 @@ def _adapter(
     return AdapterSpec(name, model.type, adapter, config, condition)
 
 
-def _find(type_name: str, path: Sequence[Step], root: MappingNode, faults: Faults) -> type[Adapter[Any]] | None:
+def _find(type_name: str, path: Sequence[Step], root: MappingNode, faults: FaultList) -> type[Adapter[Any]] | None:
     node = node_at(root, path)[0]
     try:
         return registry.find(type_name)
@@ -133,7 +133,7 @@ def _find(type_name: str, path: Sequence[Step], root: MappingNode, faults: Fault
     return None
 
 
-def _checked(model: type[BaseModel], path: tuple[Step, ...], root: MappingNode, faults: Faults) -> Any:
+def _checked(model: type[BaseModel], path: tuple[Step, ...], root: MappingNode, faults: FaultList) -> Any:
     """A part of the document as its own model says; None, with the faults noted, if it is not so.
 
     It is checked as JSON, strictly: text is no number, but a list may become a tuple and text a path or a date.

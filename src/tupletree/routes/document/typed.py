@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tupletree.routes.document.faults import Faults
+from tupletree.routes.document.faults import FaultList
 from tupletree.routes.document.model import UNKNOWN, DefaultsModel, DocumentModel
 from tupletree.routes.document.nodes import Entry, MappingNode, below, plain
 from tupletree.routes.document.typing_faults import fit_variables, note_errors
@@ -51,7 +51,7 @@ def inherited(root: MappingNode) -> MappingNode:
     return MappingNode(root.place, entries, root.faulty)
 
 
-def typed_document(root: MappingNode, faults: Faults, *, complete: bool) -> Typed:
+def typed_document(root: MappingNode, faults: FaultList, *, complete: bool) -> Typed:
     """Check keys, types and values.
 
     Args:

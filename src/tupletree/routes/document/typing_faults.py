@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from tupletree.errors import nearest
-from tupletree.routes.document.faults import Faults
+from tupletree.routes.document.faults import FaultList
 from tupletree.routes.document.nodes import ListNode, MappingNode, Node, Place, ScalarNode, Step, node_at, shown
 from tupletree.routes.document.words import AmbiguousWordError, read_word
 
@@ -75,7 +75,7 @@ def note_errors(
     error: ValidationError,
     root: Node,
     model: type[BaseModel],
-    faults: Faults,
+    faults: FaultList,
     *,
     prefix: Sequence[Step] = (),
     missing: bool = True,
@@ -119,7 +119,9 @@ def note_errors(
             _note_value(one, node, walked, faults, place, is_secret=_is_secret(model, location))
 
 
-def _note_value(one: Any, node: Node, path: Sequence[Step], faults: Faults, place: Place, *, is_secret: bool) -> None:
+def _note_value(
+    one: Any, node: Node, path: Sequence[Step], faults: FaultList, place: Place, *, is_secret: bool
+) -> None:
     kind: str = one["type"]
     limits: Mapping[str, Any] = one.get("ctx") or {}
     got = str(path[-1]) if "[key]" in one["loc"] and path else HIDDEN if is_secret else shown(node)

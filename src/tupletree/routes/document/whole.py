@@ -11,14 +11,14 @@ from typing import Any
 from tupletree.errors import TupletreeError, nearest
 from tupletree.queues.urls import parse_url
 from tupletree.routes.document.cases import TestModel
-from tupletree.routes.document.faults import Faults
+from tupletree.routes.document.faults import FaultList
 from tupletree.routes.document.model import UNKNOWN, DocumentModel, RouteModel
 from tupletree.routes.document.nodes import MappingNode, Place, Step, node_at
 from tupletree.routes.document.spec import MOST_HELD, AdapterSpec, PipelineSpec, RouteSpec
 
 
 def check_whole(
-    document: DocumentModel, root: MappingNode, faults: Faults, schemes: Collection[str], *, complete: bool = True
+    document: DocumentModel, root: MappingNode, faults: FaultList, schemes: Collection[str], *, complete: bool = True
 ) -> None:
     """Judge the document's parts against each other.
 
@@ -38,7 +38,7 @@ def check_whole(
         check.start()
 
 
-def check_fit(document: DocumentModel, spec: PipelineSpec, root: MappingNode, faults: Faults) -> None:
+def check_fit(document: DocumentModel, spec: PipelineSpec, root: MappingNode, faults: FaultList) -> None:
     """Judge what the adapters need against what their routes allow. Routes with faulty parts are left out."""
     for route in spec.routes.values():
         whole = len(route.adapters) == len(document.routes[route.name].adapters) and UNKNOWN not in route.outbound
@@ -46,7 +46,7 @@ def check_fit(document: DocumentModel, spec: PipelineSpec, root: MappingNode, fa
             _fits(route, adapter, ("routes", route.name, "adapters", position, "config"), root, faults)
 
 
-def check_tests(document: DocumentModel, spec: PipelineSpec, root: MappingNode, faults: Faults) -> None:
+def check_tests(document: DocumentModel, spec: PipelineSpec, root: MappingNode, faults: FaultList) -> None:
     """Judge the names that unit tests use."""
     named: dict[str, int] = {}
     queues = {queue for route in spec.routes.values() for queue in route.queues}
@@ -98,7 +98,7 @@ def _is_whole(document: DocumentModel, spec: PipelineSpec) -> bool:
     return all(len(route.adapters) == len(document.routes[name].adapters) for name, route in spec.routes.items())
 
 
-def _fits(route: RouteSpec, adapter: AdapterSpec, path: tuple[Step, ...], root: MappingNode, faults: Faults) -> None:
+def _fits(route: RouteSpec, adapter: AdapterSpec, path: tuple[Step, ...], root: MappingNode, faults: FaultList) -> None:
     place = node_at(root, path)[0].place
     try:
         queues = set(adapter.adapter.queues(adapter.config))
@@ -125,7 +125,7 @@ def _fits(route: RouteSpec, adapter: AdapterSpec, path: tuple[Step, ...], root: 
 
 
 class _Whole:
-    def __init__(self, document: DocumentModel, root: MappingNode, faults: Faults) -> None:
+    def __init__(self, document: DocumentModel, root: MappingNode, faults: FaultList) -> None:
         self.document = document
         self.root = root
         self.faults = faults

@@ -17,7 +17,7 @@ from tupletree.queues import Delivery
 from tupletree.routes.ids import stranger_execution, stranger_id
 from tupletree.routes.ledger import statements as st
 from tupletree.routes.ledger.changes import Changes, MessageEntry, RaceError, in_chunks
-from tupletree.routes.ledger.settling import MAX_LOST, Settling, answer_to_closed
+from tupletree.routes.ledger.settling import MAX_LOST, BatchSettler, answer_to_closed
 from tupletree.routes.ledger.stores import Session
 from tupletree.routes.ledger.tables import documents, messages
 from tupletree.routes.ledger.values import (
@@ -124,7 +124,7 @@ def register(
 
 def arrive(
     session: Session, arrivals: Sequence[Arrival], rules: LedgerRules, now_s: float
-) -> tuple[list[ArrivalAnswer], Changes, Settling]:
+) -> tuple[list[ArrivalAnswer], Changes, BatchSettler]:
     """Judge deliveries; see `Ledger.arrive`. Nothing is written yet but the rows of new executions."""
     names = [arrival.headers.get(REPLAY_HEADER) or arrival.id for arrival in arrivals]
     changes = Changes(session, now_s)
@@ -137,7 +137,7 @@ def arrive(
         names = _names(session, arrivals, rules, now_s)
         changes = Changes(session, now_s)
         changes.load(list(dict.fromkeys(names)))
-    settling = Settling(changes, rules, (), now_s)
+    settling = BatchSettler(changes, rules, (), now_s)
     parents = _parents(session, list(changes.messages.values()))
     verdicts = [
         _judge(changes, settling, arrival, changes.messages[name], rules, parents)
@@ -206,7 +206,7 @@ def _parents(session: Session, entries: Sequence[MessageEntry]) -> dict[str, tup
 
 def _judge(
     changes: Changes,
-    settling: Settling,
+    settling: BatchSettler,
     arrival: Arrival,
     entry: MessageEntry,
     rules: LedgerRules,

@@ -37,8 +37,8 @@ from tupletree.routes.ledger import statements as st
 from tupletree.routes.ledger.arriving import arrivals_of, arrive, document_number, register
 from tupletree.routes.ledger.changes import Changes, RaceError, headers_text, in_chunks, storable
 from tupletree.routes.ledger.queries import TELL, Questions
-from tupletree.routes.ledger.settling import Settling
-from tupletree.routes.ledger.stores import DatabaseStore, QueueFileStore, Session, Store, T
+from tupletree.routes.ledger.settling import BatchSettler
+from tupletree.routes.ledger.stores import LedgerDatabase, LedgerStore, QueueFileStore, Session, T
 from tupletree.routes.ledger.values import (
     Arrival,
     ArrivalAnswer,
@@ -65,7 +65,9 @@ class Ledger(Questions):
         clock: Unix time.
     """
 
-    def __init__(self, store: Store, *, queues: Collection[str] = (), clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: LedgerStore, *, queues: Collection[str] = (), clock: Callable[[], float] = time.time
+    ) -> None:
         super().__init__(store, clock)
         self._own_queues = frozenset(queues)
         try:
@@ -83,7 +85,7 @@ class Ledger(Questions):
             ConnectorError: the database cannot be reached.
             RuntimeUnavailableError: its driver is not installed.
         """
-        return cls(DatabaseStore(url), clock=clock)
+        return cls(LedgerDatabase(url), clock=clock)
 
     @classmethod
     def within(
@@ -225,7 +227,7 @@ class Ledger(Questions):
             known: set[str] = set()
             for chunk in in_chunks(children):
                 known.update([name for name, _ in session.rows(st.MESSAGE_NUMBERS, chunk)])
-            settling = Settling(changes, rules, known, now_s)
+            settling = BatchSettler(changes, rules, known, now_s)
             for settlement in settlements:
                 settling.settle(settlement)
             self._finish(session, changes, settling, now_s)
@@ -246,7 +248,7 @@ class Ledger(Questions):
         document = document_number(session, rules.document, rules.versions)
         register(session, rules, document, list(missing), on_complete=rules.on_complete, now_s=now_s)
 
-    def _finish(self, session: Session, changes: Changes, settling: Settling, now_s: float) -> None:
+    def _finish(self, session: Session, changes: Changes, settling: BatchSettler, now_s: float) -> None:
         """Write what was decided; in the queue's file, tell the queues of this file, too."""
         effects = settling.effects
         completed, told = changes.write()

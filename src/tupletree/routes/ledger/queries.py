@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tupletree.queues import Message
 from tupletree.routes.ledger import statements as st
 from tupletree.routes.ledger.changes import in_chunks
-from tupletree.routes.ledger.stores import Row, Session, Store
+from tupletree.routes.ledger.stores import LedgerStore, Row, Session
 from tupletree.routes.ledger.tables import COUNTED, counts, dead, documents, edges, executions, members, messages, meta
 from tupletree.routes.ledger.tables import outbox as outbox_table
 from tupletree.routes.ledger.values import (
@@ -180,7 +180,7 @@ class Questions:
         clock: Unix time.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: LedgerStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
 

@@ -41,7 +41,7 @@ _NO_RETRIES = ErrorHandling(max_retries=0, retry_delay_seconds=0.0)
 """Of a route that is not in the document any more."""
 
 
-class Settling:
+class BatchSettler:
     """Settles one batch.
 
     Args:

@@ -96,7 +96,7 @@ def _list_text(values: list[Any]) -> str:
         return json.dumps(values)
 
 
-class Store(ABC):
+class LedgerStore(ABC):
     """A place of the ledger's tables. Any thread may call.
 
     Attributes:
@@ -183,7 +183,7 @@ class _Connected(Session):
         return self._connection.exec_driver_sql(text, list(rows)).rowcount
 
 
-class DatabaseStore(Store):
+class LedgerDatabase(LedgerStore):
     """A database by its URL: SQLite or PostgreSQL.
 
     Raises:
@@ -270,13 +270,13 @@ class _Within(Session):
         return self.queue.executemany(text, rows).rowcount
 
 
-class QueueFileStore(Store):
+class QueueFileStore(LedgerStore):
     """Tables beside the queues in the embedded queue's file: ledger, publish and ack are one transaction."""
 
     def __init__(self, broker: SqliteBroker) -> None:
         self.broker = broker
         self.where = broker.where
-        self._reader = DatabaseStore(f"sqlite:///{broker.path}")
+        self._reader = LedgerDatabase(f"sqlite:///{broker.path}")
 
     def write(self, work: Callable[[Session], T]) -> T:
         results: list[T] = []
@@ -284,12 +284,12 @@ class QueueFileStore(Store):
         return results[0]
 
     def read(self, work: Callable[[Session], T]) -> T:
-        """See `Store.read`. On a connection of its own, so that no other caller waits for it."""
+        """See `LedgerStore.read`. On a connection of its own, so that no other caller waits for it."""
         return self._reader.read(work)
 
     def has_work(self, queue: str) -> bool:
         return self.broker.has_work(queue)
 
     def close(self) -> None:
-        """See `Store.close`. The broker stays open."""
+        """See `LedgerStore.close`. The broker stays open."""
         self._reader.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tupletree.durable import claim_private
 from tupletree.errors import ConfigError, ConnectorError, needing
 from tupletree.queues.urls import without_secrets
-from tupletree.routes.lineage.rows import COLUMNS, KEY, REST_S, Edge, Step, Steps, edges_of
+from tupletree.routes.lineage.rows import COLUMNS, KEY, REST_S, Edge, RowMaker, StepName, edges_of
 from tupletree.routes.messages import CallRecord
 from tupletree.sinks.databases import file_of, make_engine, shown
 
@@ -115,23 +115,23 @@ def failing_as_outage(where: str) -> Iterator[None]:
         ) from error
 
 
-class DatabaseStore:
-    """A store in a database. See `Store`."""
+class RecordDatabase:
+    """A store in a database. See `RecordStore`."""
 
     most_rows = 10_000
     """A transaction of this many touches each page of an index once, not again for every thousand rows."""
 
     def __init__(self, url: str, pipeline: str, *, keep_s: float = 0.0) -> None:
         self._engine, self.where = connect(url)
-        self._rows = Steps(pipeline)
+        self._rows = RowMaker(pipeline)
         self._known_steps = 0
         self._keep_s = keep_s
         self._calls = _Inserted.of(self._engine, CALLS, COLUMNS, KEY)
         self._edges = _Inserted.of(self._engine, EDGES, Edge._fields, None)
-        self._steps = _Inserted.of(self._engine, STEPS, Step._fields, None)
+        self._steps = _Inserted.of(self._engine, STEPS, StepName._fields, None)
 
     def open(self) -> None:
-        """See `Store`."""
+        """See `RecordStore`."""
         if path := file_of(self._engine.url):
             with suppress(OSError):  # told by what comes next
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ class DatabaseStore:
             _METADATA.create_all(self._engine)
 
     def write(self, records: Sequence[CallRecord]) -> None:
-        """See `Store`."""
+        """See `RecordStore`."""
         rows = [self._rows.row(record) for record in records]
         steps = self._rows.known()
         with failing_as_outage(self.where), self._engine.begin() as connection:
@@ -151,7 +151,7 @@ class DatabaseStore:
         self._known_steps = len(steps)
 
     def rest(self, now_s: float) -> float:
-        """See `Store`."""
+        """See `RecordStore`."""
         return 0.0 if self._keep_s and self.forget(now_s - self._keep_s) else REST_S
 
     def forget(self, before_s: float) -> int:
@@ -180,7 +180,7 @@ class DatabaseStore:
         return len(old)
 
     def close(self) -> None:
-        """See `Store`."""
+        """See `RecordStore`."""
         self._engine.dispose()
 
 

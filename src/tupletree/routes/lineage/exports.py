@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from tupletree.errors import ConfigError
-from tupletree.routes.lineage.stores import Store
+from tupletree.routes.lineage.stores import RecordStore
 
 MAX_COMPLETIONS = 100_000
 _completions: dict[str, deque[tuple[str, str, float]]] = {}
@@ -31,7 +31,7 @@ class Export(Protocol):
     def begin(self, pipeline: str) -> None:
         """A run of this pipeline begins in this process."""
 
-    def store(self, pipeline: str) -> Store:
+    def store(self, pipeline: str) -> RecordStore:
         """What takes the records of this pipeline. Called again after it failed."""
 
 
@@ -54,7 +54,7 @@ class SpanExport(Export):
     def begin(self, pipeline: str) -> None:
         """See `Export`."""
 
-    def store(self, pipeline: str) -> Store:
+    def store(self, pipeline: str) -> RecordStore:
         """See `Export`. Raises ConfigError if there is no such exporter."""
         from importlib.metadata import entry_points
 
@@ -91,7 +91,7 @@ class RunEventExport(Export):
         """See `Export`. What `tell_completed` says is kept from now on."""
         _completions[pipeline] = deque(maxlen=MAX_COMPLETIONS)
 
-    def store(self, pipeline: str) -> Store:
+    def store(self, pipeline: str) -> RecordStore:
         from openlineage.client import OpenLineageClient
 
         from tupletree.routes.lineage.interop.openlineage import RunEvents

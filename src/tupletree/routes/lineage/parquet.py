@@ -14,7 +14,7 @@ from typing import Any
 
 from tupletree.errors import ConfigError, ConnectorError, needing
 from tupletree.routes.lineage.parquet_files import LineageFiles
-from tupletree.routes.lineage.rows import REST_S, Steps, edges_of
+from tupletree.routes.lineage.rows import REST_S, RowMaker, edges_of
 from tupletree.routes.messages import CallRecord
 
 _LIST = re.compile(r"\bIN :(\w+)")
@@ -28,30 +28,30 @@ logger = logging.getLogger("tupletree.routes")
 
 
 class ParquetStore:
-    """A store in a folder. See `Store`."""
+    """A store in a folder. See `RecordStore`."""
 
     most_rows = 50_000
 
     def __init__(self, folder: Path, pipeline: str, *, keep_s: float = 0.0) -> None:
         self._files = LineageFiles(folder)
-        self._rows = Steps(pipeline)
+        self._rows = RowMaker(pipeline)
         self._keep_s = keep_s
         self.where = f"parquet:{folder}"
 
     def open(self) -> None:
-        """See `Store`."""
+        """See `RecordStore`."""
         with self._naming_errors():
             self._files.open()
 
     def write(self, records: Sequence[CallRecord]) -> None:
-        """See `Store`. Steps are in the calls."""
+        """See `RecordStore`. Steps are in the calls."""
         rows = [self._rows.row(record) for record in records]
         with self._naming_errors():
             last_s = max((max(row.started_s, row.ended_s) for row in rows), default=0.0)  # one that is pending began
             self._files.write(rows, sorted(edges_of(records)), last_s)
 
     def rest(self, now_s: float) -> float:
-        """See `Store`. Small files are merged."""
+        """See `RecordStore`. Small files are merged."""
         if self._keep_s:
             self.forget(now_s - self._keep_s)
         with self._naming_errors():
@@ -63,7 +63,7 @@ class ParquetStore:
             return self._files.forget(before_s)
 
     def close(self) -> None:
-        """See `Store`. Small files are merged, for `CLOSING_S` at most; where that cannot be, they stay."""
+        """See `RecordStore`. Small files are merged, for `CLOSING_S` at most; where that cannot be, they stay."""
         try:
             self._files.merge(all_of_them=True, most_s=CLOSING_S)
         except OSError as error:

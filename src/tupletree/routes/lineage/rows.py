@@ -65,7 +65,7 @@ class Edge(NamedTuple):
     parent: str
 
 
-class Step(NamedTuple):
+class StepName(NamedTuple):
     """What a step number stands for."""
 
     step: int
@@ -75,7 +75,7 @@ class Step(NamedTuple):
     position: int
 
 
-class Steps:
+class RowMaker:
     """Makes rows of one pipeline's records, and remembers the numbers of its steps."""
 
     def __init__(self, pipeline: str) -> None:
@@ -108,9 +108,9 @@ class Steps:
             record.trace,
         )
 
-    def known(self) -> list[Step]:
+    def known(self) -> list[StepName]:
         """Every step of which a row was made."""
-        return [Step(number, self._pipeline, *place) for place, number in self._numbers.items()]
+        return [StepName(number, self._pipeline, *place) for place, number in self._numbers.items()]
 
 
 def edges_of(records: Iterable[CallRecord]) -> set[Edge]:

@@ -15,7 +15,7 @@ from tupletree.routes.messages import CallRecord
 PARQUET = "parquet:"
 
 
-class Store(Protocol):
+class RecordStore(Protocol):
     """Takes records, to keep them or to hand them on. Used by one thread.
 
     Attributes:
@@ -56,8 +56,8 @@ class Store(Protocol):
         """Release everything. Harmless if repeated."""
 
 
-def open_store(url: str, pipeline: str, *, keep_s: float = 0.0) -> Store:
-    """The store of a URL; it connects in `Store.open`.
+def open_store(url: str, pipeline: str, *, keep_s: float = 0.0) -> RecordStore:
+    """The store of a URL; it connects in `RecordStore.open`.
 
     Args:
         url: of a database, as SQLAlchemy takes it, or `parquet:FOLDER`.
@@ -75,9 +75,9 @@ def open_store(url: str, pipeline: str, *, keep_s: float = 0.0) -> Store:
         if not folder.removeprefix("//"):
             raise ConfigError("no folder for lineage", got=repr(url), expected="such as parquet:lineage")
         return ParquetStore(Path(folder.removeprefix("//")), pipeline, keep_s=keep_s)
-    from tupletree.routes.lineage.database import DatabaseStore
+    from tupletree.routes.lineage.database import RecordDatabase
 
-    return DatabaseStore(url, pipeline, keep_s=keep_s)
+    return RecordDatabase(url, pipeline, keep_s=keep_s)
 
 
 def store_beside(ledger: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tupletree.clock import Clock, SystemClock
 from tupletree.errors import TupletreeError
 from tupletree.routes.lineage.rows import REST_S
-from tupletree.routes.lineage.stores import Store
+from tupletree.routes.lineage.stores import RecordStore
 from tupletree.routes.messages import CallRecord
 
 CAPACITY = 100_000
@@ -55,7 +55,7 @@ class LineageWriter:
 
     def __init__(
         self,
-        make_store: Callable[[], Store],
+        make_store: Callable[[], RecordStore],
         name: str,
         *,
         what: str = "lineage",
@@ -69,7 +69,7 @@ class LineageWriter:
         self._capacity = capacity
         self._interval_s = interval_s
         self._clock = clock or SystemClock()
-        self._store: Store | None = None
+        self._store: RecordStore | None = None
         self._most_rows = capacity
         self._changed = threading.Condition()
         self._waiting: list[CallRecord] = []
@@ -186,7 +186,7 @@ class LineageWriter:
             if self._store is not None:
                 self._store.close()
 
-    def _opened(self) -> Store:
+    def _opened(self) -> RecordStore:
         if self._store is None:
             store = self._make_store()
             try:
@@ -198,7 +198,7 @@ class LineageWriter:
             self._most_rows = min(store.most_rows, self._capacity)
         return self._store
 
-    def _write(self, store: Store, batch: Sequence[CallRecord]) -> int:
+    def _write(self, store: RecordStore, batch: Sequence[CallRecord]) -> int:
         """Write what the store takes; records that it refuses are found by halves. Returns how many were written."""
         try:
             store.write(batch)

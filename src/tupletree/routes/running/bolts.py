@@ -11,7 +11,7 @@ from typing import Any
 from tupletree.clock import SteadyClock, SystemClock
 from tupletree.routes.lineage import ChildHeaders, tell_pending
 from tupletree.routes.messages import CallRecord, CallRecords, Settlement, Work
-from tupletree.routes.running.chain import Chain, Surroundings
+from tupletree.routes.running.chain import AdapterSurroundings, Chain
 from tupletree.routes.running.services import RunSpec, Services, services
 from tupletree.topology.components import Bolt, Sink, SinkBatch, SinkContext, TaskContext
 
@@ -82,14 +82,14 @@ class ChainBolt(Bolt[Work]):
         await self._chain.close()
 
 
-def surroundings_of(run: RunSpec, resources: Mapping[str, Any]) -> Surroundings:
+def surroundings_of(run: RunSpec, resources: Mapping[str, Any]) -> AdapterSurroundings:
     """What the adapters of a run see."""
     enter: Callable[[Work, int, float, str], None] | None = None
     if run.spec.lineage.spans:
         from tupletree.routes.lineage.interop.opentelemetry import enter_call
 
         enter = enter_call
-    return Surroundings(
+    return AdapterSurroundings(
         settings=run.spec.settings,
         resources=resources,
         now_s=_clock.wall,

@@ -17,9 +17,9 @@ from tupletree.routes.document.spec import AdapterSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, Settlement, Work
 from tupletree.routes.running.daemon_threads import DaemonThreads
 from tupletree.routes.running.outcomes import failed, named
-from tupletree.routes.running.walks import Surroundings, Walk
+from tupletree.routes.running.walks import AdapterSurroundings, Walk
 
-__all__ = ["Chain", "Surroundings", "adapter_logger", "leave_behind"]
+__all__ = ["AdapterSurroundings", "Chain", "adapter_logger", "leave_behind"]
 
 LOOK_S = 1.0
 """How often a call that takes long is looked at: whether it has taken too long, or is not needed any more."""
@@ -36,7 +36,7 @@ class Chain:
         surroundings: what they see.
     """
 
-    def __init__(self, route: RouteSpec, start: int, stop: int, surroundings: Surroundings) -> None:
+    def __init__(self, route: RouteSpec, start: int, stop: int, surroundings: AdapterSurroundings) -> None:
         self.route = route
         self._surroundings = surroundings
         self._stop = stop
@@ -181,7 +181,12 @@ class _Step:
     """One adapter in its place."""
 
     def __init__(
-        self, route: RouteSpec, position: int, spec: AdapterSpec, surroundings: Surroundings, threads: DaemonThreads
+        self,
+        route: RouteSpec,
+        position: int,
+        spec: AdapterSpec,
+        surroundings: AdapterSurroundings,
+        threads: DaemonThreads,
     ) -> None:
         self.spec = spec
         self.position = position

@@ -18,7 +18,7 @@ from tupletree.routes.document.spec import AdapterSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, CallStatus, Child, Settlement, Work
 from tupletree.routes.payloads import canonical_hash, decode, encode
 from tupletree.routes.running import chain
-from tupletree.routes.running.chain import Surroundings, adapter_logger
+from tupletree.routes.running.chain import AdapterSurroundings, adapter_logger
 from tupletree.routes.running.outcomes import (
     call_records,
     delivered,
@@ -33,7 +33,7 @@ from tupletree.topology.components import Held, HoldingBolt, Release, TaskContex
 
 
 @dataclass(eq=False, slots=True)
-class Member:
+class HeldMessage:
     """A message that the adapter has.
 
     Attributes:
@@ -74,7 +74,7 @@ class AdapterBolt(HoldingBolt[Work]):
         self,
         route: RouteSpec,
         position: int,
-        surroundings: Surroundings,
+        surroundings: AdapterSurroundings,
         hold: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
         self._route = route
@@ -140,7 +140,9 @@ class AdapterBolt(HoldingBolt[Work]):
             raise error
         return result
 
-    def _limited(self, members: Sequence[Member], batch: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _limited(
+        self, members: Sequence[HeldMessage], batch: str, function: Callable[..., Any], *arguments: Any
+    ) -> Any:
         """A call of the adapter with these messages, that may take as long as the route allows.
 
         Raises:
@@ -180,12 +182,12 @@ class AdapterBolt(HoldingBolt[Work]):
 
         return self._await(limited())
 
-    def _note(self, members: Sequence[Member], status: CallStatus, error: str = "") -> None:
+    def _note(self, members: Sequence[HeldMessage], status: CallStatus, error: str = "") -> None:
         """Tell of a call that goes on, or that came to nothing; what it comes to replaces that."""
         if self._surroundings.records:
             self._surroundings.note(self._records(members, status, error=error))
 
-    def _member(self, held: Held[Work]) -> Member:
+    def _member(self, held: Held[Work]) -> HeldMessage:
         work = held.value
         first = work.messages[0]
         executions = tuple(dict.fromkeys(one for standing in work.messages for one in standing.executions))
@@ -193,9 +195,11 @@ class AdapterBolt(HoldingBolt[Work]):
         surroundings = self._surroundings
         name, log = self._spec.name, self._logger
         context = surroundings.of_message(message, first.attempt, self._route, name, log, work.only)
-        return Member(held, context, surroundings.now_s())
+        return HeldMessage(held, context, surroundings.now_s())
 
-    def _admit(self, tuples: Sequence[Held[Work]], known: Iterable[Member]) -> tuple[list[Member], list[Release]]:
+    def _admit(
+        self, tuples: Sequence[Held[Work]], known: Iterable[HeldMessage]
+    ) -> tuple[list[HeldMessage], list[Release]]:
         """Those of the tuples that are for the adapter, and what is released at once because they are not."""
         there = {id(member.held) for member in known}
         members, released = [], []
@@ -216,7 +220,7 @@ class AdapterBolt(HoldingBolt[Work]):
         return members, released
 
     def _records(
-        self, members: Sequence[Member], status: Any, *, output: Any = None, error: str = "", batch: str = ""
+        self, members: Sequence[HeldMessage], status: Any, *, output: Any = None, error: str = "", batch: str = ""
     ) -> list[CallRecord]:
         if not self._surroundings.records:
             return []
@@ -241,7 +245,7 @@ class AdapterBolt(HoldingBolt[Work]):
 
     def _onward(
         self,
-        members: Sequence[Member],
+        members: Sequence[HeldMessage],
         message: RouteMessage,
         batch: str,
         emitted: Sequence[Child] = (),
@@ -268,7 +272,7 @@ class AdapterBolt(HoldingBolt[Work]):
         children = published(self._route, [one.id for one in standings], message, merged.body, queues)
         return Settlement(messages=standings, outcome="done", children=[*merged.emitted, *children])
 
-    def _released(self, members: Sequence[Member], result: object, batch: str) -> Release:
+    def _released(self, members: Sequence[HeldMessage], result: object, batch: str) -> Release:
         """What one result of these messages together comes to."""
         held = [member.held for member in members]
         if result is not None and not isinstance(result, AdapterResult):
@@ -302,7 +306,7 @@ class AdapterBolt(HoldingBolt[Work]):
             [*self._records(members, "completed" if is_done else "filtered", error=reason, batch=batch), settlement],
         )
 
-    def _without_cancelled(self, members: Sequence[Member]) -> tuple[list[Member], list[Release]]:
+    def _without_cancelled(self, members: Sequence[HeldMessage]) -> tuple[list[HeldMessage], list[Release]]:
         """Those whose executions go on, and the ends of the others, which the adapter is not called for."""
         live, ended = [], []
         for member in members:
@@ -313,13 +317,13 @@ class AdapterBolt(HoldingBolt[Work]):
                 live.append(member)
         return live, ended
 
-    def _given_back(self, member: Member, reason: str) -> Release:
+    def _given_back(self, member: HeldMessage, reason: str) -> Release:
         """An attempt that does not count: its message is delivered again, or ends with its execution."""
         records = self._records([member], "cancelled", error=reason)
         settlement = Settlement(messages=member.work.messages, outcome="cancelled", reason=reason)
         return Release([member.held], [*records, settlement])
 
-    def _failed(self, member: Member, error: BaseException, batch: str = "") -> Release:
+    def _failed(self, member: HeldMessage, error: BaseException, batch: str = "") -> Release:
         records = self._records([member], "failed", error=named(error), batch=batch)
         return Release([member.held], [*records, failed(member.work, error, self._spec.name)])
 

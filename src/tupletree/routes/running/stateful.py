@@ -14,7 +14,7 @@ from tupletree.routes.adapters.contract import AdapterResult, BatchAdapter, Stat
 from tupletree.routes.ids import batch_id
 from tupletree.routes.messages import Child, Settlement, Work
 from tupletree.routes.payloads import encode
-from tupletree.routes.running.holding import AdapterBolt, Member, chosen_queue, is_failure
+from tupletree.routes.running.holding import AdapterBolt, HeldMessage, chosen_queue, is_failure
 from tupletree.routes.running.outcomes import published, routed
 from tupletree.texts import counted
 from tupletree.topology.components import Held, Release
@@ -25,7 +25,7 @@ class BatchBolt(AdapterBolt):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._members: list[Member] = []
+        self._members: list[HeldMessage] = []
         self._bytes = 0
 
     @property
@@ -64,7 +64,7 @@ class BatchBolt(AdapterBolt):
         gone = {id(one) for one in tuples}
         self._keep([member for member in self._members if id(member.held) not in gone])
 
-    def _keep(self, members: list[Member]) -> None:
+    def _keep(self, members: list[HeldMessage]) -> None:
         self._members = members
         self._bytes = sum(len(member.work.body) for member in members)
 
@@ -72,7 +72,7 @@ class BatchBolt(AdapterBolt):
         max_bytes = self._setting("max_bytes")
         return len(self._members) >= self._spec.batch_size or bool(max_bytes and self._bytes >= max_bytes)
 
-    def _full(self) -> list[Member]:
+    def _full(self) -> list[HeldMessage]:
         """The members of the next full batch, at least one."""
         max_bytes = self._setting("max_bytes")
         count, size = 0, 0
@@ -102,7 +102,7 @@ class BatchBolt(AdapterBolt):
                 break
         return released
 
-    def _work_batch(self, members: list[Member]) -> list[Release]:
+    def _work_batch(self, members: list[HeldMessage]) -> list[Release]:
         """Work these, the first of the members; an outage leaves them where they are."""
         batch = batch_id([one for member in members for one in member.ids], self._route.name, self._position)
         now_s = self._surroundings.now_s()
@@ -117,7 +117,7 @@ class BatchBolt(AdapterBolt):
         self._keep(self._members[len(members) :])
         return released
 
-    def _call(self, members: Sequence[Member], batch: str) -> list[Release]:
+    def _call(self, members: Sequence[HeldMessage], batch: str) -> list[Release]:
         contexts = [member.context for member in members]
         result = self._limited(members, batch, self._batches.process_batch, contexts)
         if isinstance(result, AdapterResult):
@@ -127,7 +127,7 @@ class BatchBolt(AdapterBolt):
             return [self._released([member], one, batch) for member, one in zip(members, results)]
         return [self._together(members, results, batch)]
 
-    def _together(self, members: Sequence[Member], results: Sequence[object], batch: str) -> Release:
+    def _together(self, members: Sequence[HeldMessage], results: Sequence[object], batch: str) -> Release:
         """Several results that are not one per member: each becomes messages that have all members as parents."""
         if not self._is_last:
             raise PermanentError(
@@ -156,7 +156,7 @@ class BatchBolt(AdapterBolt):
         records = self._records(members, "completed", output=payloads, batch=batch)
         return Release([member.held for member in members], [*records, settlement])
 
-    def _one_by_one(self, members: Sequence[Member], error: BaseException, batch: str) -> list[Release]:
+    def _one_by_one(self, members: Sequence[HeldMessage], error: BaseException, batch: str) -> list[Release]:
         if len(members) == 1:
             return [self._failed(members[0], error, batch)]
         released: list[Release] = []
@@ -175,8 +175,8 @@ class StatefulBolt(AdapterBolt):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._members: dict[str, Member] = {}
-        self._unprocessed: list[Member] = []  # an outage was met before, or by, their calls of `process`
+        self._members: dict[str, HeldMessage] = {}
+        self._unprocessed: list[HeldMessage] = []  # an outage was met before, or by, their calls of `process`
         self._checked_s: float | None = None
         self._must_check = False  # an outage was met: there is something to go on with
 

@@ -33,7 +33,7 @@ GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class AdapterSurroundings:
     """What adapters see beside messages.
 
     Attributes:
@@ -84,7 +84,7 @@ class Surroundings:
         )
 
 
-class Step(Protocol):
+class AdapterStep(Protocol):
     """One adapter in its place.
 
     Attributes:
@@ -115,12 +115,12 @@ class Walk:
     """
 
     def __init__(
-        self, route: RouteSpec, work: Work, surroundings: Surroundings, loop: asyncio.AbstractEventLoop
+        self, route: RouteSpec, work: Work, surroundings: AdapterSurroundings, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.work = work
         self.route = route
         self._loop = loop
-        self.step: Step | None = None
+        self.step: AdapterStep | None = None
         self.began_s = 0.0
         self.deadline_s: float | None = None
         self._is_noted = False  # the call in hand
@@ -130,7 +130,7 @@ class Walk:
         self._first = work.messages[0]
         is_single = len(work.messages) == 1
         self.ids = (self._first.id,) if is_single else tuple([one.id for one in work.messages])
-        self.called: list[Step] = []
+        self.called: list[AdapterStep] = []
         self._queue = work.only  # the only one that the message is for
         self._filtered = ""
         self._is_unrouted = False
@@ -160,12 +160,12 @@ class Walk:
         """The name of the adapter in hand."""
         return self.step.spec.name if self.step is not None else ""
 
-    def context(self, step: Step, log: Logger) -> PipelineContext:
+    def context(self, step: AdapterStep, log: Logger) -> PipelineContext:
         """What the adapter in this place sees."""
         name, attempt = step.spec.name, self._first.attempt
         return self._surroundings.of_message(self.message, attempt, self.route, name, log, self._queue)
 
-    def begin(self, step: Step, timeout_s: float) -> None:
+    def begin(self, step: AdapterStep, timeout_s: float) -> None:
         """A call begins."""
         self.step = step
         self.began_s = self._loop.time()
@@ -177,7 +177,7 @@ class Walk:
             if self._surroundings.enter is not None:
                 self._surroundings.enter(self.work, step.position, self._started_s, self.work.batch)
 
-    def take(self, step: Step, result: object) -> bool:
+    def take(self, step: AdapterStep, result: object) -> bool:
         """What a call gave; whether the walk goes on.
 
         Raises:
@@ -208,7 +208,7 @@ class Walk:
             self.record(step, "filtered", error=self._filtered)
         return False
 
-    def record(self, step: Step, status: CallStatus, *, error: str = "") -> None:
+    def record(self, step: AdapterStep, status: CallStatus, *, error: str = "") -> None:
         """Note a call that ended."""
         if not self._surroundings.records:
             return
@@ -251,7 +251,7 @@ class Walk:
             )
         )  # fmt: skip
 
-    def ended(self, step: Step) -> Settlement:
+    def ended(self, step: AdapterStep) -> Settlement:
         """The chain ended at an adapter."""
         outcome: Outcome = "unrouted" if self._is_unrouted else "filtered" if self._filtered else "done"
         return Settlement(

@@ -9,7 +9,7 @@ from typing import Any
 from tupletree.escaping import escape
 from tupletree.routes.document.cases import ExpectModel, OutputModel
 from tupletree.routes.payloads import encode
-from tupletree.routes.testing.playing import Message, Output, Play
+from tupletree.routes.testing.playing import Play, PlayedMessage, PlayedOutput
 
 SHOWN_CHARACTERS = 200
 
@@ -39,7 +39,7 @@ def _differences(expected: ExpectModel, came: Play) -> Iterator[str]:
             yield from _of_queue(queue, expected.outputs.get(queue, ()), came.outputs.get(queue, ()), expected.partial)
 
 
-def _of_queue(queue: str, expected: Sequence[OutputModel], got: Sequence[Output], partial: bool) -> Iterator[str]:
+def _of_queue(queue: str, expected: Sequence[OutputModel], got: Sequence[PlayedOutput], partial: bool) -> Iterator[str]:
     if len(expected) != len(got):
         shown = f": {', '.join(_text(one.payload) for one in got)}" if got else ""
         yield f"{queue}: expected {_count(len(expected))}, got {_count(len(got))}{shown}"
@@ -68,7 +68,7 @@ def _equal(expected: Any, got: Any, *, partial: bool) -> bool:
     return bool(expected == got)
 
 
-def _why(message: Message) -> str:
+def _why(message: PlayedMessage) -> str:
     if not message.reason and not message.error:
         return ""
     return f" ({': '.join(filter(None, [message.error, message.reason]))})"

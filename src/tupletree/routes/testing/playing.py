@@ -17,7 +17,7 @@ from tupletree.routes.adapters.contract import BatchAdapter
 from tupletree.routes.document.spec import PipelineSpec, RouteSpec
 from tupletree.routes.messages import CallRecord, CallRecords, Child, Settlement, Standing, Work
 from tupletree.routes.payloads import decode, encode
-from tupletree.routes.running.chain import Chain, Surroundings
+from tupletree.routes.running.chain import AdapterSurroundings, Chain
 from tupletree.routes.running.compile import segments_of
 from tupletree.routes.running.stateful import BatchBolt, StatefulBolt
 from tupletree.routes.testing.virtual_loop import RESOLUTION_S, InlineThreads, VirtualLoop, VirtualTime
@@ -31,7 +31,7 @@ OUTAGE_PAUSE_S = 1.0
 
 
 @dataclass
-class Message:
+class PlayedMessage:
     """A message and what became of it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Output:
+class PlayedOutput:
     """A message that was published: its payload and headers."""
 
     payload: Any
@@ -72,8 +72,8 @@ class Play:
         took_s: virtual seconds.
     """
 
-    inputs: list[Message]
-    outputs: dict[str, list[Output]]
+    inputs: list[PlayedMessage]
+    outputs: dict[str, list[PlayedOutput]]
     children: int = 0
     took_s: float = 0.0
 
@@ -99,7 +99,7 @@ def play(
         Exception: what an adapter raises when it is opened.
     """
     time = VirtualTime()
-    surroundings = Surroundings(
+    surroundings = AdapterSurroundings(
         settings=settings or {},
         now_s=time,
         records=True,
@@ -126,7 +126,7 @@ class _Held:
 class _Line:
     """A route's adapters, in segments as a run has them."""
 
-    def __init__(self, route: RouteSpec, loop: VirtualLoop, surroundings: Surroundings) -> None:
+    def __init__(self, route: RouteSpec, loop: VirtualLoop, surroundings: AdapterSurroundings) -> None:
         self.route = route
         self._loop = loop
         self._surroundings = surroundings
@@ -162,7 +162,13 @@ class _Line:
 
 class _Player:
     def __init__(
-        self, pipeline: PipelineSpec, loop: VirtualLoop, time: VirtualTime, surroundings: Surroundings, *, follow: bool
+        self,
+        pipeline: PipelineSpec,
+        loop: VirtualLoop,
+        time: VirtualTime,
+        surroundings: AdapterSurroundings,
+        *,
+        follow: bool,
     ) -> None:
         self._pipeline = pipeline
         self._loop = loop
@@ -173,7 +179,7 @@ class _Player:
         self._due: list[tuple[float, int, Work]] = []
         self._numbers = itertools.count()
         self._given: dict[str, Work] = {}
-        self._messages: dict[str, Message] = {}
+        self._messages: dict[str, PlayedMessage] = {}
         self._play = Play([], {})
 
     def play(self, route: str, inputs: Sequence[tuple[Any, Mapping[str, str]]]) -> Play:
@@ -205,12 +211,12 @@ class _Player:
         headers: Mapping[str, str],
         due_s: float,
         parents: tuple[str, ...] = (),
-    ) -> Message:
+    ) -> PlayedMessage:
         queue = self._pipeline.routes[route].inbound.queue
         standing = Standing(id=name, route=route, queue=queue, handle=name, executions=(EXECUTION,), attempt=1)
         work = Work(messages=[standing], body=body, headers=dict(headers), parents=parents)
         self._given[name] = work
-        message = self._messages[name] = Message(name, route)
+        message = self._messages[name] = PlayedMessage(name, route)
         heapq.heappush(self._due, (due_s, next(self._numbers), work))
         return message
 
@@ -308,7 +314,7 @@ class _Player:
             )
 
     def _note(self, queue: str, body: bytes, headers: Mapping[str, str]) -> None:
-        self._play.outputs.setdefault(queue, []).append(Output(decode(body), dict(headers)))
+        self._play.outputs.setdefault(queue, []).append(PlayedOutput(decode(body), dict(headers)))
 
 
 def _next_attempt(work: Work) -> Work:

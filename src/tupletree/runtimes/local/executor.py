@@ -23,7 +23,7 @@ from tupletree.data.frames import Frame, roots_of
 from tupletree.runtimes.local.frame_queue import FrameQueue
 from tupletree.runtimes.local.letters import LetterWriter
 from tupletree.runtimes.local.ring import Ring
-from tupletree.tasks.bolt import BoltMachine, Sender
+from tupletree.tasks.bolt import BoltMachine, EffectSender
 from tupletree.tasks.machine import EmittingMachine, Machine
 from tupletree.tasks.mail import Mail, Now
 from tupletree.tasks.outbox import AsyncCall, Outbox
@@ -91,7 +91,7 @@ class Hub(Protocol):
 
 
 # More than 12 attributes: one loop over its machines: outbox, queue, clock and timers are used in each step.
-class Executor(Sender):
+class Executor(EffectSender):
     """Serves tasks. All methods but `step` and `run` may be called from any thread.
 
     Args:

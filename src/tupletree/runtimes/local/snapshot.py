@@ -31,7 +31,7 @@ GO_BACK = "go back to how it was, or name another snapshot file"
 logger = logging.getLogger("tupletree.local")
 
 
-class ComponentState(msgspec.Struct):
+class ComponentSnapshot(msgspec.Struct):
     """The state of one bolt.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Snapshot(msgspec.Struct):
 
     topology: str
     taken_s: float
-    components: dict[str, ComponentState]
+    components: dict[str, ComponentSnapshot]
 
 
 def save_snapshot(file: Path, plan: Plan, cells: Mapping[int, ValueCell[Any]], wall_s: float) -> None:
@@ -87,7 +87,7 @@ def save_snapshot(file: Path, plan: Plan, cells: Mapping[int, ValueCell[Any]], w
 
 def _state_of(
     component: ComponentSpec, plan: Plan, cells: Mapping[int, ValueCell[Any]], wall_s: float
-) -> ComponentState:
+) -> ComponentSnapshot:
     codec, header = codec_of(component, plan)
     values: dict[Any, Any] = {}
     expires_s: dict[Any, float] = {}
@@ -100,7 +100,7 @@ def _state_of(
             expires_s |= cell.renewed
     values = {key: value for key, value in values.items() if expires_s.get(key, wall_s + 1.0) > wall_s}
     keys, _ = codec.keys.encode(list(values))
-    return ComponentState(
+    return ComponentSnapshot(
         is_keyed=header.is_keyed,
         tasks=plan.parallelism(component.name),
         key_types=header.key_types,
@@ -226,7 +226,7 @@ def _misfits(snapshot: _Snapshot, plan: Plan, words: Words) -> list[Finding]:
     return findings
 
 
-def _value_misfits(name: str, header: SegmentHeader, state: ComponentState, words: Words) -> list[Finding]:
+def _value_misfits(name: str, header: SegmentHeader, state: ComponentSnapshot, words: Words) -> list[Finding]:
     """Why values cannot be read with the type that is declared now; fields may be lost where the user says so."""
     if header.value_type == state.value_type and header.shape == state.shape:
         return []
@@ -248,7 +248,7 @@ def _value_misfits(name: str, header: SegmentHeader, state: ComponentState, word
 
 def distribute(
     component: ComponentSpec,
-    state: ComponentState,
+    state: ComponentSnapshot,
     plan: Plan,
     file: Path,
     wall_s: float,

@@ -23,7 +23,7 @@ from tupletree.tracking.facts import Fact
 from tupletree.tracking.holds import Hold, added_up
 from tupletree.tracking.message_ids import ids_of_text, plain_id
 from tupletree.tracking.outcomes import Outcome
-from tupletree.tracking.records import Standing
+from tupletree.tracking.records import MessageStatus
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def all_holds(assembly: Assembly) -> tuple[Hold, ...]:
 def whereabouts(assembly: Assembly, message: str, clock: Clock) -> list[Fact]:
     """See `RunHandle.whereabouts`."""
     spouts = assembly.spouts()
-    asked: list[_Asked[Standing]] = [
+    asked: list[_Asked[MessageStatus]] = [
         (assembly.owners[spout.task.task_id].submit(partial(_standings, spout, message)), list) for spout in spouts
     ]
     found = [
@@ -79,7 +79,7 @@ def whereabouts(assembly: Assembly, message: str, clock: Clock) -> list[Fact]:
     ]
 
 
-def _standings(spout: SpoutMachine, message: str, _: Now, __: Outbox) -> list[Standing]:
+def _standings(spout: SpoutMachine, message: str, _: Now, __: Outbox) -> list[MessageStatus]:
     """The open messages of a spout's task that this text names; called on the task's thread."""
     name = spout.task.component
     texts = [message, *([message.removeprefix(f"{name}/")] if message.startswith(f"{name}/") else [])]
@@ -92,7 +92,7 @@ def _standings(spout: SpoutMachine, message: str, _: Now, __: Outbox) -> list[St
     return [one for one in found if one.first_emitted_s is not None]
 
 
-def _before_an_attempt(spout: SpoutMachine, standing: Standing, clock: Clock) -> list[Hold]:
+def _before_an_attempt(spout: SpoutMachine, standing: MessageStatus, clock: Clock) -> list[Hold]:
     """What holds a message that is not in flight."""
     if standing.outcome is Outcome.OPEN:
         return []

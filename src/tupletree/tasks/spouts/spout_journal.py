@@ -18,7 +18,7 @@ from tupletree.ids import MessageId
 from tupletree.tasks.mail import Now
 from tupletree.topology.components import Emit, Reject
 from tupletree.tracking.message_ids import message_key, plain_id
-from tupletree.tracking.message_table import Message, SpoutMessages
+from tupletree.tracking.message_table import OpenMessage, SpoutMessages
 from tupletree.tracking.outcomes import Failure, FailureKind
 from tupletree.tracking.pending_log import AT_ONCE, WaitingRecord
 from tupletree.tracking.records import Acked, Died, PendingCounters
@@ -151,7 +151,7 @@ class SpoutJournal:
         return released
 
 
-def _of_message(message: Message, done: int, now: Now) -> WaitingRecord:
+def _of_message(message: OpenMessage, done: int, now: Now) -> WaitingRecord:
     """An attempt that is out is lost with the process, and not counted: nothing in it has failed."""
     waits = message.ticket > 0 and math.isfinite(message.due_s)
     return WaitingRecord(

@@ -114,7 +114,7 @@ class OrderedInputs:
         lock: what only one thread may hold at a time; None where there is one thread.
 
     Attributes:
-        tasks: those that have such inputs. They are told (`Drop`) of each attempt that failed.
+        tasks: those that have such inputs. They are told (`DropRoots`) of each attempt that failed.
     """
 
     def __init__(

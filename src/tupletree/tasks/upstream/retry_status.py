@@ -36,7 +36,7 @@ class RetryStatus:
 
     Attributes:
         holder_tasks, timeout_s, under_way: as given.
-        hearing_tasks: holders, and tasks with ordered inputs: they are told (`Drop`) of each attempt that failed.
+        hearing_tasks: holders, and tasks with ordered inputs: they are told (`DropRoots`) of each attempt that failed.
     """
 
     def __init__(

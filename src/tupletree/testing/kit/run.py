@@ -21,7 +21,7 @@ from tupletree.testing.kit.tracing import Fail, Tracer
 from tupletree.testing.virtual.calls import VirtualCalls
 from tupletree.testing.virtual.interrupts import Interrupts, beside_event_loop
 from tupletree.testing.virtual.machines import MachineSet
-from tupletree.testing.virtual.network import Call
+from tupletree.testing.virtual.network import DueCall
 from tupletree.testing.virtual.scripted import scripts_of, with_scripts
 from tupletree.topology.builder import Topology
 from tupletree.topology.limits import refuse_stuck
@@ -104,7 +104,7 @@ class _Driver:
         self._clock = clock
         self._tracer = tracer
         self._out = Outbox(plan.task_ids_of(ACKER))
-        self._queue: deque[Frame | tuple[int, Mail | Call]] = deque()
+        self._queue: deque[Frame | tuple[int, Mail | DueCall]] = deque()
         self._calls = VirtualCalls()
         self._machine_set = MachineSet(plan, options, random, self.recorder)
         self._machine_set.start(self._now, self._out)
@@ -162,14 +162,14 @@ class _Driver:
         self._carry_out()
         return done
 
-    def _deliver(self, one: Frame | tuple[int, Mail | Call]) -> None:
+    def _deliver(self, one: Frame | tuple[int, Mail | DueCall]) -> None:
         if isinstance(one, Frame):
             self._tracer.task = one.task
             self.recorder.delivered(one)
             self._machine_set.machines[one.task].work(one, self._now, self._out)
         else:
             self._tracer.task, content = one
-            if isinstance(content, Call):
+            if isinstance(content, DueCall):
                 self._calls.start(one[0], content.number, self._tracer.at_task(one[0], content.function))
                 return
             self._machine_set.machines[self._tracer.task].receive([content], self._now, self._out)
@@ -180,7 +180,7 @@ class _Driver:
         self._queue += out.take_tracks()
         self._queue += out.take_frames()
         self._queue += out.take_mail()
-        self._queue += [(task, Call(number, function)) for task, number, function in out.calls]
+        self._queue += [(task, DueCall(number, function)) for task, number, function in out.calls]
         for task, numbers in out.cancels:
             self._calls.cancel(task, numbers)
         ticks, died = out.ticks[:], out.died[:]

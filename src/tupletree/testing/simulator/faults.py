@@ -6,7 +6,7 @@
 | `Track` to an acker | yes | yes: costs the attempt, never acks it | while its trees are open, which then time out |
 | `TreeVerdicts` to a spout | yes | yes: the first one counts | no: only together with their acker |
 | `WriteRequest`, `Written` | yes | yes | yes: asked for again after the message timeout |
-| `Drop`, `SinkReset` | yes | yes | no: the control lane loses nothing by itself |
+| `DropRoots`, `SinkReset` | yes | yes | no: the control lane loses nothing by itself |
 | `HighWater` | held back only, in order | no | no |
 | ends of async calls, letters that are durable | held back only | no | only with their task |
 

@@ -58,7 +58,7 @@ class Attempt:
     """
 
     root: int
-    message: Message
+    message: ExpectedMessage
     number: int
     emitted_s: float
     since_s: float
@@ -83,7 +83,7 @@ class Attempt:
 
 
 @dataclass(slots=True, eq=False)
-class Message:
+class ExpectedMessage:
     """One message. `outcome` is None while it is open; `told` is what its source was told last, `facts` the history."""
 
     spout_task: int
@@ -115,7 +115,7 @@ class Oracle:
     def __init__(self, options: Options) -> None:
         self.now_s = 0.0
         self.attempts: dict[int, Attempt] = {}
-        self.messages: dict[tuple[int, Hashable], Message] = {}
+        self.messages: dict[tuple[int, Hashable], ExpectedMessage] = {}
         self.rows: dict[int, list[Any]] = defaultdict(list)
         self.made: list[tuple[int, int, Any]] = []
         self._options = options
@@ -129,7 +129,7 @@ class Oracle:
         for one in emissions:
             assert one.message_id is not None
             key = one.spout_task, message_key(one.message_id)
-            message = self.messages.setdefault(key, Message(one.spout_task, one.message_id))
+            message = self.messages.setdefault(key, ExpectedMessage(one.spout_task, one.message_id))
             if message.outcome is not None:
                 raise Violation(f"{message} went out again after it had ended: {message.outcome.value}")
             if message.root:
@@ -228,7 +228,7 @@ class Oracle:
             if message.spout_task == spout_task and message.told is None:
                 del self.messages[key]
 
-    def _current(self, spout_task: int, message_id: MessageId, verdict: str) -> Message:
+    def _current(self, spout_task: int, message_id: MessageId, verdict: str) -> ExpectedMessage:
         message = self.messages[spout_task, message_key(message_id)]
         if message.outcome is not None or not message.root:
             was = "waiting for its next attempt" if message.outcome is None else message.outcome.value

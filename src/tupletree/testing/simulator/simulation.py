@@ -21,7 +21,7 @@ from tupletree.tasks.acker import AckerMachine
 from tupletree.tasks.async_spout import AsyncSpoutMachine
 from tupletree.tasks.machine import Machine
 from tupletree.tasks.mail import (
-    Drop,
+    DropRoots,
     Finished,
     HighWater,
     Mail,
@@ -40,7 +40,7 @@ from tupletree.testing.simulator.oracle import Oracle
 from tupletree.testing.virtual.away import Away
 from tupletree.testing.virtual.calls import VirtualCalls
 from tupletree.testing.virtual.machines import MachineSet
-from tupletree.testing.virtual.network import Call, Envelope, LettersStored, Network
+from tupletree.testing.virtual.network import DueCall, Envelope, LettersStored, Network
 from tupletree.testing.virtual.scripted import ScriptedMessages
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 from tupletree.topology.model import ComponentSpec
@@ -54,7 +54,7 @@ CUT_SHARE = 0.2
 """Of the frames with several tuples: how many are worked in parts, as where calls are slow."""
 
 MAY_LOSE = (WriteRequest, Written)
-MAY_REPEAT = (TreeVerdicts, WriteRequest, Written, Drop, SinkReset)
+MAY_REPEAT = (TreeVerdicts, WriteRequest, Written, DropRoots, SinkReset)
 
 
 # More than 12 attributes: one simulation: steps, effects and faults share all of its state.
@@ -225,7 +225,7 @@ class Simulation:
         machine = self.machine_set.machines[task]
         if isinstance(content, Frame):
             self._work(content)
-        elif isinstance(content, Call):
+        elif isinstance(content, DueCall):
             self._calls.start(task, content.number, content.function)
         elif isinstance(content, LettersStored):
             assert isinstance(machine, SpoutMachine)
@@ -314,7 +314,7 @@ class Simulation:
         for task in out.ticks:
             self.machine_set.machines[task].tick(self.now, out)
         for task, number, function in out.calls:
-            self._send(Envelope(task, Call(number, function)))
+            self._send(Envelope(task, DueCall(number, function)))
         for died in out.died:
             self._send(Envelope(died.spout_task, LettersStored([died])))
         self._end_calls()
@@ -399,7 +399,7 @@ class Simulation:
             content = envelope.content
             if envelope.task != task:
                 return False
-            return isinstance(content, Call | Finished) or (
+            return isinstance(content, DueCall | Finished) or (
                 mailbox and isinstance(content, Frame | Track | WriteRequest)
             )
 
@@ -457,7 +457,7 @@ class Simulation:
     def _end_spout(self, spout: SpoutMachine) -> None:
         """Deliver what it is still to get; its calls and their ends are lost with it."""
         task = spout.task.task_id
-        self.network.lose(lambda one: one.task == task and isinstance(one.content, Call | Finished))
+        self.network.lose(lambda one: one.task == task and isinstance(one.content, DueCall | Finished))
         if isinstance(spout, AsyncSpoutMachine):
             spout.stop(self.now, self.out)
             self._end_calls()

@@ -54,7 +54,7 @@ class Moment(Enum):
 
 
 # More than 12 attributes: one run through crashes: what was told, seen and stored outside of it.
-class Simulation:
+class ProtocolSimulation:
     """See the module docstring.
 
     Args:
@@ -80,7 +80,7 @@ class Simulation:
         place: Path,
         seed: int,
         faults: ProtocolFaults,
-        check: Callable[[Moment, Simulation], None],
+        check: Callable[[Moment, ProtocolSimulation], None],
         words: Callable[[], Words] = Words,
     ) -> None:
         self._words = words
@@ -328,7 +328,7 @@ class _InlineExecutor(Executor):
 class _InlineCalls:
     """See `SinkCalls`: calls are made in the simulation's thread, and waiting takes no time."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: ProtocolSimulation) -> None:
         self._simulation = simulation
 
     def call(self, sink: str, job: Callable[[], T]) -> T:

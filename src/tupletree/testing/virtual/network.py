@@ -19,7 +19,7 @@ from tupletree.tracking.records import Died
 
 
 @dataclass(slots=True, frozen=True)
-class Call:
+class DueCall:
     """A call of an async component that is to be run."""
 
     number: int
@@ -33,7 +33,7 @@ class LettersStored:
     died: list[Died]
 
 
-Content: TypeAlias = "Frame | Mail | Call | LettersStored"
+Content: TypeAlias = "Frame | Mail | DueCall | LettersStored"
 
 
 @dataclass(slots=True, eq=False)

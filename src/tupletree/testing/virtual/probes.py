@@ -24,7 +24,7 @@ from tupletree.tracking.records import (
     AlreadySettled,
     Died,
     Emission,
-    Emitted,
+    EmittedMessages,
     Joined,
     Released,
     RetryAt,
@@ -85,7 +85,7 @@ class ProbedPending(Pending):
 
     def emit_many(
         self, spout_task: int, message_ids: Sequence[MessageId | None], values: list[Any], now_s: float, wall_s: float
-    ) -> Emitted:
+    ) -> EmittedMessages:
         """See `Pending`."""
         self._single.clear()
         emitted = super().emit_many(spout_task, message_ids, values, now_s, wall_s)

@@ -27,7 +27,7 @@ class Words:
 
 
 @dataclass
-class Stored:
+class StoredComponent:
     """What is stored of one component.
 
     Attributes:
@@ -127,7 +127,7 @@ def read_words(renames: Iterable[str], drops: Iterable[str]) -> Words:
 def plan_upgrade(
     stored: Fingerprint,
     current: Fingerprint,
-    holdings: Mapping[str, Stored],
+    holdings: Mapping[str, StoredComponent],
     words: Words,
     past: Mapping[str, str] | None = None,
 ) -> UpgradePlan:
@@ -143,7 +143,7 @@ def plan_upgrade(
     return _Planning(stored, current, holdings, words, past or {}).plan()
 
 
-def _with_names(stored: Stored, names: Mapping[str, str]) -> Stored:
+def _with_names(stored: StoredComponent, names: Mapping[str, str]) -> StoredComponent:
     """The same, with the names that producers have now."""
     held_of = {(names.get(producer, producer), stream): one for (producer, stream), one in stored.held_of.items()}
     return replace(stored, held_of=held_of)
@@ -154,7 +154,7 @@ class _Planning:
         self,
         stored: Fingerprint,
         current: Fingerprint,
-        holdings: Mapping[str, Stored],
+        holdings: Mapping[str, StoredComponent],
         words: Words,
         past: Mapping[str, str],
     ) -> None:
@@ -393,8 +393,8 @@ class _Planning:
 
     # --- what is written down ---------------------------------------------------------------------------------------
 
-    def _at(self, name: str) -> Stored:
-        return self._holdings.get(name) or Stored()
+    def _at(self, name: str) -> StoredComponent:
+        return self._holdings.get(name) or StoredComponent()
 
     def _accept_if(self, one: Difference, accepted: bool, reason: str) -> None:
         if accepted:

@@ -21,7 +21,7 @@ class SplitConfig(AdapterConfig):
     into: TargetText = "payload"
 
 
-class Split(Adapter[SplitConfig]):
+class SplitItems(Adapter[SplitConfig]):
     """Emits a message for each item, with the headers `split-index` (from 0) and `split-count`; ends the chain.
 
     Pieces have the message as their parent. It is the last adapter of its route: what is emitted is published. An empty

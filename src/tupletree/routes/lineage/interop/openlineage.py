@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from tupletree.errors import ConnectorError, needing
-from tupletree.routes.lineage.stores import Store
+from tupletree.routes.lineage.stores import RecordStore
 from tupletree.routes.messages import CallRecord
 
 with needing("run events need the OpenLineage client", "openlineage"):
@@ -37,8 +37,8 @@ _RUNS = uuid.UUID("6f6b8a52-1c6e-5c2c-9f57-2a4a1f0f6d0e")
 _STATES = {"completed": RunState.COMPLETE, "cancelled": RunState.ABORT}
 
 
-class RunEvents(Store):
-    """Takes records and sends events. It is a `Store`: give it to a `LineageWriter`.
+class RunEvents(RecordStore):
+    """Takes records and sends events. It is a `RecordStore`: give it to a `LineageWriter`.
 
     Args:
         client: sends the events, to where it was configured.
@@ -67,7 +67,7 @@ class RunEvents(Store):
         self.where = "OpenLineage"
 
     def open(self) -> None:
-        """See `Store`. The client connects by itself."""
+        """See `RecordStore`. The client connects by itself."""
 
     def write(self, records: Sequence[CallRecord]) -> None:
         self._send()
@@ -79,7 +79,7 @@ class RunEvents(Store):
             self._send()
 
     def rest(self, now_s: float) -> float:
-        """See `Store`: all records that came before a completion were taken, so its runs end."""
+        """See `RecordStore`: all records that came before a completion were taken, so its runs end."""
         del now_s
         while self._ended:
             execution, state, ended_s = self._ended.popleft()
@@ -88,7 +88,7 @@ class RunEvents(Store):
         return REST_S
 
     def close(self) -> None:
-        """See `Store`. The client is closed, too: it may send in a thread of its own, and has connections."""
+        """See `RecordStore`. The client is closed, too: it may send in a thread of its own, and has connections."""
         with suppress(ConnectorError):
             self.rest(0.0)
         try:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tupletree.errors import ConnectorError, needing
 from tupletree.routes.lineage.interop.traces import Context, delivery_context, parse, span_of, trace_of
-from tupletree.routes.lineage.stores import Store
+from tupletree.routes.lineage.stores import RecordStore
 from tupletree.routes.messages import CallRecord, Work
 
 with needing("spans need the OpenTelemetry SDK", "otel"):
@@ -53,8 +53,8 @@ class _Open:
     records: list[CallRecord] = field(default_factory=list)
 
 
-class SpanStore(Store):
-    """Takes records and exports spans. It is a `Store`: give it to a `LineageWriter`.
+class SpanStore(RecordStore):
+    """Takes records and exports spans. It is a `RecordStore`: give it to a `LineageWriter`.
 
     A delivery's span is exported when an adapter has failed or filtered its message, or the last one of its route has
     ended; where that is not known, when nothing more came for 5 seconds.
@@ -90,10 +90,10 @@ class SpanStore(Store):
         self.where = type(exporter).__name__
 
     def open(self) -> None:
-        """See `Store`. The exporter connects by itself."""
+        """See `RecordStore`. The exporter connects by itself."""
 
     def write(self, records: Sequence[CallRecord]) -> None:
-        """See `Store`. Records that come again give the same spans again."""
+        """See `RecordStore`. Records that come again give the same spans again."""
         self._send()
         spans: list[ReadableSpan] = []
         touched: set[tuple[str, int]] = set()
@@ -112,7 +112,7 @@ class SpanStore(Store):
             self._send()
 
     def rest(self, now_s: float) -> float:
-        """See `Store`: deliveries and batches of which nothing more came are exported."""
+        """See `RecordStore`: deliveries and batches of which nothing more came are exported."""
         for opened in (self._deliveries, self._batches):
             for one in opened.values():
                 if one.since_s is None:

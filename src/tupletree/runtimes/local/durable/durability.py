@@ -18,7 +18,7 @@ from tupletree.data.payloads import from_jsonable
 from tupletree.errors import CheckpointError, ConfigError, OutageLimitError, ProcessingError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunRequest
-from tupletree.runtimes.deadletters import ReplayableLetters, Request, carried_out, inbox_of, stored_numbers
+from tupletree.runtimes.deadletters import ReplayableLetters, ReplayRequest, carried_out, inbox_of, stored_numbers
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver
 from tupletree.runtimes.local.durable.checkpoints import Ask, Checkpointer, Checkpoints
 from tupletree.runtimes.local.durable.journal import Journal
@@ -240,7 +240,7 @@ class Durability:
                 ask(assembly.owners[task], action)
             self._note_accepted(request, checkpoints)
 
-    def _note_accepted(self, request: Request, checkpoints: Checkpoints) -> None:
+    def _note_accepted(self, request: ReplayRequest, checkpoints: Checkpoints) -> None:
         self._accepted[request.id] = list(self._replayable.of(request))
         checkpoints.replays.append(request.id)
 

@@ -115,14 +115,14 @@ def _resume_state(journal: Journal, plan: Plan, clock: Clock, carried_over: Carr
     stored = journal.state()
     if not stored:
         return
-    from tupletree.runtimes.local.snapshot import ComponentState, codec_of, distribute  # PyArrow takes a while
+    from tupletree.runtimes.local.snapshot import ComponentSnapshot, codec_of, distribute  # PyArrow takes a while
 
     wall_s = clock.wall()
     for name, rows in stored.items():
         component = plan.spec.components[name]
         header = codec_of(component, plan)[1]
         expires_s = [row.expires_s for row in rows if row.expires_s is not None]
-        state = ComponentState(
+        state = ComponentSnapshot(
             is_keyed=header.is_keyed,
             tasks=plan.parallelism(name),
             key_types=header.key_types,

@@ -21,7 +21,7 @@ from tupletree.runtimes.deadletters import letters_of, stored_numbers
 from tupletree.runtimes.local.durable.journal import Journal, StateRow
 from tupletree.runtimes.local.statedir import JOURNAL, stored_fingerprint
 from tupletree.topology.changes.fingerprint import Fingerprint, fingerprint
-from tupletree.topology.changes.upgrades import Step, Stored, UpgradePlan, Words, plan_upgrade
+from tupletree.topology.changes.upgrades import Step, StoredComponent, UpgradePlan, Words, plan_upgrade
 from tupletree.topology.model import BoltSpec, TopologySpec
 
 
@@ -143,18 +143,18 @@ def _decided(journal: Journal, state_dir: Path, first: Fingerprint, plan: Plan, 
     return found
 
 
-def _contents(journal: Journal, state_dir: Path, past: Past) -> dict[str, Stored]:
+def _contents(journal: Journal, state_dir: Path, past: Past) -> dict[str, StoredComponent]:
     """What there is of each component, by its name now."""
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredComponent] = {}
     for name, rows in journal.state().items():
-        found.setdefault(name, Stored()).keys = len(rows)
+        found.setdefault(name, StoredComponent()).keys = len(rows)
     for (name, _), count in Counter(place for place, _, _ in journal.messages()).items():
-        found.setdefault(name, Stored()).open += count
+        found.setdefault(name, StoredComponent()).open += count
     for (name, _), row in journal.spouts().items():
-        found.setdefault(name, Stored()).has_position |= row.position is not None
+        found.setdefault(name, StoredComponent()).has_position |= row.position is not None
     for letter_id, letter in letters_of(state_dir, lambda _: None).items():
         if not past.is_of_dropped(letter.spout, letter_id):
-            found.setdefault(past.today(letter.spout), Stored()).letters += 1
+            found.setdefault(past.today(letter.spout), StoredComponent()).letters += 1
     return {name: one for name, one in found.items() if not one.is_empty}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tupletree.clock import Clock
 from tupletree.errors import ProcessingError
-from tupletree.runtimes.deadletters import ReplayableLetters, Request, carried_out, inbox_of
+from tupletree.runtimes.deadletters import ReplayableLetters, ReplayRequest, carried_out, inbox_of
 from tupletree.runtimes.spark.format.upgrades import NO_UPGRADES, Upgrades
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.tracking.message_ids import id_from_plain
@@ -65,7 +65,7 @@ class Replays:
             if request.id in self._accounts.replays:
                 self._clear(request)
 
-    def _accept(self, request: Request) -> None:
+    def _accept(self, request: ReplayRequest) -> None:
         accounts = self._accounts
         for letter, task, value in self._replayable.of(request).values():
             now_s, wall_s = self._clock.monotonic(), self._clock.wall()
@@ -75,7 +75,7 @@ class Replays:
                 accounts.totals.replayed += 1
         accounts.accepted.append(request.id)
 
-    def _clear(self, request: Request) -> None:
+    def _clear(self, request: ReplayRequest) -> None:
         """Move a request out of the inbox; letters that could not be replayed stay."""
         carried_out(self._state_dir, request.id, list(self._replayable.of(request)))
         # It may be forgotten: if it came again, its letters would not be dead letters any more.

@@ -27,7 +27,7 @@ from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryO
 from tupletree.state.contents import count
 from tupletree.state.segments import Segment
 from tupletree.state.versions import StateFile
-from tupletree.topology.changes.upgrades import Stored
+from tupletree.topology.changes.upgrades import StoredComponent
 from tupletree.tracking.pending_log import fold
 
 
@@ -41,13 +41,13 @@ class Contents:
     """
 
     def __init__(self) -> None:
-        self.stored: dict[str, Stored] = {}
+        self.stored: dict[str, StoredComponent] = {}
         self.tasks: dict[str, tuple[int, int]] = {}
         self.kept: set[str] = set()
 
-    def of(self, component: str) -> Stored:
+    def of(self, component: str) -> StoredComponent:
         """What is stored of a component, to be added to."""
-        return self.stored.setdefault(component, Stored())
+        return self.stored.setdefault(component, StoredComponent())
 
     @property
     def is_idle(self) -> bool:
@@ -85,7 +85,7 @@ def contents_of(path: Path, upgrades: Upgrades) -> Contents:
         for task in header.positions.keys() & spouts.keys():
             found.of(spouts[task]).has_position = True
     for name in upgrades.dropped_after(written_by) & found.stored.keys():
-        found.stored[name] = Stored(keys=found.stored[name].keys)  # what was imported since
+        found.stored[name] = StoredComponent(keys=found.stored[name].keys)  # what was imported since
     found.stored = {name: one for name, one in found.stored.items() if not one.is_empty}
     return found
 

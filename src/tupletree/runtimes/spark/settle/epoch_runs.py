@@ -27,7 +27,7 @@ from tupletree.runtimes.spark.settle.epoch_record import EpochRecord
 from tupletree.runtimes.spark.settle.outages import OF_NO_COMPONENT, READING, RESTART, SPARK_DISK, outage_of, place_of
 from tupletree.runtimes.spark.settle.outputs import ChosenOutputs, OutputChooser
 from tupletree.runtimes.spark.settle.plan_runner import PlanRunner, Report
-from tupletree.runtimes.spark.settle.reports import Reports, Settlement
+from tupletree.runtimes.spark.settle.reports import EpochSettlement, Reports
 from tupletree.runtimes.spark.settle.root_verdicts import RootVerdicts
 from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.settle.shutdown import first_line, is_final
@@ -57,7 +57,7 @@ class CountedRun:
         dropped: files of runs that do not count.
     """
 
-    settlement: Settlement
+    settlement: EpochSettlement
     reports: Reports
     roots: RootVerdicts
     chosen: ChosenOutputs
@@ -114,7 +114,7 @@ class EpochRuns:
         order = None if accounts.ordering is None else EpochOrder(accounts.ordering, record, accounts.key_table)
         # What is behind something must leave no trace, so with ordered bolts state is always exact.
         exact_state = order is not None or self._options.state_guarantee == "exactly_once"
-        settlement = Settlement.start(record, accounts.trees, exact_state=exact_state, order=order)
+        settlement = EpochSettlement.start(record, accounts.trees, exact_state=exact_state, order=order)
         dropped: list[Path] = []
         slices = slices_of(epoch_path(self._directory.epochs, record.epoch), self._plan, wakes=self._wakes)
         while True:
@@ -135,7 +135,7 @@ class EpochRuns:
             dropped += self._files_of(reports)
             crash_point("settle.before_rerun")
 
-    def _counted(self, settlement: Settlement, reports: Reports, dropped: list[Path]) -> CountedRun:
+    def _counted(self, settlement: EpochSettlement, reports: Reports, dropped: list[Path]) -> CountedRun:
         accounts, record = self._accounts, settlement.record
         roots = RootVerdicts.of(settlement, self._options.message_timeout_s, accounts.pending.is_last_attempt)
         version = f"{self._directory.generation:06d}-{record.epoch:08d}-{settlement.runs - 1:03d}"
@@ -167,7 +167,7 @@ class EpochRuns:
             self._is_closing.wait(max(self._outages.met(spout, error, READING) for spout, error in errors))
         return bool(errors)
 
-    def _note_outages(self, settlement: Settlement, reports: Reports) -> float:
+    def _note_outages(self, settlement: EpochSettlement, reports: Reports) -> float:
         """Log outages that began or ended; returns in how many seconds their messages are tried again."""
         components = self._plan.spec.components
         worked = {
@@ -185,7 +185,7 @@ class EpochRuns:
         return max((self._outages.met(name, error) for name, error in settlement.outages.items()), default=0.0)
 
     def _execute_surely(
-        self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]
+        self, record: EpochRecord, settlement: EpochSettlement, slices: Sequence[EpochSlice]
     ) -> list[Report]:
         """Execute a run, again if Spark fails: workers crash on messages, shuffles are lost.
 
@@ -221,7 +221,7 @@ class EpochRuns:
         """The sink whose folder an error names, or what else it is about."""
         return next((sink for sink, folder in self._sinks.items() if folder in text), place_of(outage))
 
-    def _execute(self, record: EpochRecord, settlement: Settlement, slices: Sequence[EpochSlice]) -> list[Report]:
+    def _execute(self, record: EpochRecord, settlement: EpochSettlement, slices: Sequence[EpochSlice]) -> list[Report]:
         accounts, header = self._accounts, record.header
         attempts = {**accounts.trees.attempts, **record.attempts}
         control = EpochControl(

@@ -1,7 +1,7 @@
 """Reports: what an epoch's run reported becomes verdicts, and verdicts decide whether the run counts.
 
-`Reports` gathers a run's report rows. `Settlement.judge_run` decides about one run: it counts, or the epoch runs again
-without some roots. `Settlement` holds the verdicts of all runs of an epoch. No files, no Spark: rows in, decisions out
+`Reports` gathers a run's report rows. `EpochSettlement` holds the verdicts of all runs of an epoch; its `judge_run`
+decides about one run: it counts, or the epoch runs again without some roots. No files, no Spark: rows in, decisions out
 (the sidecars of shared outputs come in through a function).
 """
 
@@ -99,7 +99,7 @@ class Reports:
 
 # More than 12 attributes: one set of roots for each thing that may become of them in a run.
 @dataclass
-class Settlement:
+class EpochSettlement:
     """What all runs of an epoch so far say of its messages.
 
     `failures`, `open`, `put_back`, `away` and `behind` only grow; the first three are what the next run leaves out. A
@@ -144,7 +144,7 @@ class Settlement:
     @classmethod
     def start(
         cls, record: EpochRecord, trees: OpenTrees, *, exact_state: bool = True, order: EpochOrder | None = None
-    ) -> Settlement:
+    ) -> EpochSettlement:
         """Start before the first run, with the failures at the spout."""
         return cls(record, trees, dict(record.failures), order, exact_state=exact_state)
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tupletree.data.columns import Anchors
 from tupletree.data.frames import Root, roots_of
 from tupletree.runtimes.spark.format.entries import OpenTree
-from tupletree.runtimes.spark.settle.reports import Settlement
+from tupletree.runtimes.spark.settle.reports import EpochSettlement
 from tupletree.tracking.outcomes import Failure, FailureKind
 
 
@@ -31,7 +31,7 @@ class RootVerdicts:
         completed: roots of earlier epochs whose trees are complete.
     """
 
-    settlement: Settlement
+    settlement: EpochSettlement
     expired: list[OpenTree]
     timeout: Failure
     dead: set[int]
@@ -41,7 +41,7 @@ class RootVerdicts:
     @classmethod
     def of(
         cls,
-        settlement: Settlement,
+        settlement: EpochSettlement,
         timeout_s: float | None,
         is_last_attempt: Callable[[int, Failure], bool],
     ) -> RootVerdicts:

@@ -97,7 +97,7 @@ class Inbox:
         return QueuedFrames(self._spill_buffer, self._queued.pop(task, []), self._decode(task))
 
 
-class Outgoing:
+class OutgoingRows:
     """Rows on their way to Spark."""
 
     def __init__(self, spill_buffer: SpillBuffer) -> None:

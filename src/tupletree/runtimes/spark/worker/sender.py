@@ -22,7 +22,7 @@ from tupletree.routing.groupings import Router
 from tupletree.routing.plan import Plan, Task
 from tupletree.runtimes.spark.format import wire
 from tupletree.runtimes.spark.worker.edges import Edges
-from tupletree.runtimes.spark.worker.inbox import OBJECT_BYTES, Inbox, Outgoing, QueuedFrame, weight_of
+from tupletree.runtimes.spark.worker.inbox import OBJECT_BYTES, Inbox, OutgoingRows, QueuedFrame, weight_of
 from tupletree.runtimes.spark.worker.spill_buffer import SpillBuffer, SpillSlot
 from tupletree.tasks.making import MakingOrder, Numbers
 from tupletree.topology.model import ComponentSpec
@@ -50,7 +50,7 @@ class Destinations:
 
     spill_buffer: SpillBuffer
     inbox: Inbox
-    outgoing: Outgoing
+    outgoing: OutgoingRows
     carry: Callable[[Task, wire.Row, int, wire.U64], None]
     edges: Edges
     fail: Callable[[FailureMaker, Root, object, BaseException | str], None]

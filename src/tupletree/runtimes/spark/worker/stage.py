@@ -43,7 +43,7 @@ from tupletree.runtimes.spark.worker.call_timeout import CallTimeout
 from tupletree.runtimes.spark.worker.carryover import CarryOverFiles, TaskCarryOver
 from tupletree.runtimes.spark.worker.crash_markers import Blame, CrashingWorkError, CrashMarker, MarkedPlace
 from tupletree.runtimes.spark.worker.edges import Edges
-from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, Outgoing, QueuedFrame, QueuedFrames
+from tupletree.runtimes.spark.worker.inbox import Decode, Inbox, OutgoingRows, QueuedFrame, QueuedFrames
 from tupletree.runtimes.spark.worker.joined_frames import join_frames
 from tupletree.runtimes.spark.worker.keyed_task import StatefulTask
 from tupletree.runtimes.spark.worker.ordered_input import OrderedInput
@@ -140,7 +140,7 @@ class StageRun:
         self._process = os.getpid()
         self._spill_buffer = SpillBuffer(control.stage_memory_bytes)
         self._inbox = Inbox(self._spill_buffer, self._decoder)
-        self._outgoing = Outgoing(self._spill_buffer)
+        self._outgoing = OutgoingRows(self._spill_buffer)
         self._splits: list[tuple[int, wire.PlannedSplit]] = []
         self._segments: list[tuple[int, PlannedSegment]] = []
         self._left_out = set(wire.unpack_roots(control.left_out).tolist())
