@@ -12,12 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from tests.databases import need_postgres, postgres, query
+from tests.local.running import begin as begin_locally
 from tests.ordinary.conftest import HANG_S, begin_in_process
 from tests.spark.conftest import RunTopology, StartTopology
 from tests.spark.helpers_semantics import Feed
 from tests.until import until
 from tupletree import KeyedState, MapState, Topology, batch_bolt, bolt
-from tupletree.errors import ConnectorError, OutageLimitError
+from tupletree.errors import ConnectorError, OutageLimitError, UnusableDataError
 from tupletree.runtimes.spark.settle.outages import outage_in
 from tupletree.sinks import foreach, jsonl, sql
 from tupletree.sinks.reader import read_rows
@@ -25,6 +26,7 @@ from tupletree.sources import items
 from tupletree.testing.conformance.messages import numbered
 from tupletree.testing.in_process import InProcessPlanRunner
 from tupletree.topology.components import SinkBatch
+from tupletree.topology.splits import Split, SplitSpout
 
 
 class N(msgspec.Struct, frozen=True):
@@ -304,3 +306,30 @@ def test_a_full_disk_of_the_jvm_is_an_outage(tmp_path: Path, monkeypatch: pytest
     assert (summary.acked, summary.failed, len(refused)) == (2, 0, 4)
     assert handle.progress().outage_counts == {"Spark's local disk": 1}
     assert handle.progress().outages == ()
+
+
+class Faulty(SplitSpout[N]):
+    """Its author has made a mistake in `read`."""
+
+    message_type = N
+
+    def plan(self, max_rows: int, max_bytes: int) -> list[Split]:
+        return [Split(1, 0, "faulty")]
+
+    def read(self, split: Split) -> list[Any]:
+        raise LookupError(f"a mistake in {split.source}")
+
+    def snapshot(self) -> int:
+        return 0
+
+    def restore(self, position: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("begin", [begin_in_process, begin_locally])
+def test_a_mistake_in_what_reads_a_piece_ends_the_run_and_is_waited_for_by_none(tmp_path: Path, begin: Any) -> None:
+    t = Topology("faulty")
+    t.sink("out", jsonl(tmp_path / "out")).shuffle(t.spout("faulty", Faulty()))
+    run = begin(t, tmp_path / "state", max_restarts=0)
+    with pytest.raises(UnusableDataError, match="LookupError: a mistake in faulty"):
+        run.wait(HANG_S)

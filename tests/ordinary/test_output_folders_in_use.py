@@ -224,6 +224,16 @@ def test_a_state_directory_that_was_moved_or_restored_goes_on(tmp_path: Path, st
     assert [one.name for one in (tmp_path / "out").iterdir() if one.name.endswith(".lock")] == []
 
 
+def test_a_run_ends_well_where_its_lock_cannot_be_removed(tmp_path: Path, start: Callable[..., Any]) -> None:
+    run = start("first")
+    (tmp_path / "out").rename(tmp_path / "elsewhere")
+    (tmp_path / "out").write_text("no folder")
+    end(run)
+    (tmp_path / "out").unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / "out")
+    end(start("first"))
+
+
 HOLDING = """
 import signal, sys
 from pathlib import Path

@@ -6,7 +6,7 @@ import pytest
 
 from tests.places import Place
 from tupletree import Reject, SourceChangedError, Split, SplitSpout, Topology, TopologyError, bolt, testing
-from tupletree.errors import ConnectorError, EndOfInput
+from tupletree.errors import ConnectorError, EndOfInput, is_outage
 from tupletree.topology.components import Emit
 from tupletree.topology.splits import read_split
 from tupletree.tracking.outcomes import Outcome
@@ -46,9 +46,13 @@ class Numbers(SplitSpout[Number]):
 
 
 class Broken(Numbers):
+    def __init__(self, error: Exception) -> None:
+        super().__init__(9)
+        self.error = error
+
     def read(self, split: Split) -> Iterable[Number | Reject]:
         yield Number(split.first)
-        raise OSError("the disk is gone")
+        raise self.error
 
 
 class Longer(Numbers):
@@ -103,11 +107,13 @@ def test_other_rows_than_were_planned_are_an_error_that_names_the_piece(cls: typ
     assert got in str(raised.value)
 
 
-def test_what_reading_raises_is_named_with_the_piece() -> None:
+@pytest.mark.parametrize(("error", "waits"), [(OSError("the disk is gone"), True), (LookupError("a bug"), False)])
+def test_what_reading_raises_is_named_with_the_piece(error: Exception, waits: bool) -> None:
     with pytest.raises(ConnectorError) as raised:
-        list(read_split(Broken(9), Split(3, 3)))
+        list(read_split(Broken(error), Split(3, 3)))
     assert "rows 3 to 5: a piece of a source cannot be read" in str(raised.value)
-    assert "OSError: the disk is gone" in str(raised.value)
+    assert f"{type(error).__name__}: {error}" in str(raised.value)
+    assert is_outage(raised.value) is waits
 
 
 def test_what_such_a_spout_must_have_and_must_not_is_said_at_once() -> None:

@@ -51,10 +51,12 @@ class StateFolder:
 
     def close(self) -> None:
         """Give up the lock, and what else is held."""
-        self.held.close()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        try:
+            self.held.close()
+        finally:
+            lock, self._lock = self._lock, -1
+            if lock >= 0:
+                os.close(lock)
 
 
 def prepare_state_folder(path: Path) -> Path:

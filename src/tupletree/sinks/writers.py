@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -66,9 +67,10 @@ class RunLock:
             raise
 
     def close(self) -> None:
-        """Give it up, and leave no file."""
+        """Give it up, and leave no file, if it can be removed: what is left says nothing once no process has it."""
         if self._handle >= 0:
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._path.unlink()
         self._leave()
 
     def _leave(self) -> None:

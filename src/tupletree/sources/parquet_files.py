@@ -160,12 +160,14 @@ class ParquetFiles:
         """
         if not self._is_looked or (self._follow and self._clock.monotonic() >= self._next_look_s):
             self._look()
-        for source in [*self._sources]:
-            if self._losses:
-                break
+        at = 0  # before it are files that are being written
+        while at < len(self._sources) and not self._losses:
+            source = self._sources[at]
             split = self._take_from(source, max_rows, max_bytes)
             if source.record.is_over:
-                self._sources.remove(source)
+                del self._sources[at]
+            else:
+                at += 1
             if split is not None:
                 return split
         return self._losses.pop(0) if self._losses else None

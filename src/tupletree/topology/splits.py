@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from tupletree.errors import ConnectorError, Finding, SourceChangedError, TupletreeError
+from tupletree.errors import ConnectorError, Finding, SourceChangedError, TupletreeError, UnusableDataError
 from tupletree.ids import MessageId
 from tupletree.texts import counted, encodable, marked_text, restored, reversible, unmarked_text
 from tupletree.topology.components import AsyncSpout, Emit, Reject, Spout
@@ -94,6 +94,7 @@ class SplitSpout(Spout[T]):
 
         Raises:
             SourceChangedError: they no longer exist, or have changed: names the place and the way out.
+            ConnectorError, OSError: they cannot be read now; other errors are mistakes, which are not waited for.
         """
 
     def next(self) -> Sequence[Emit[T] | Reject] | None:
@@ -129,7 +130,8 @@ def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
 
     Raises:
         SourceChangedError: there are more or fewer.
-        ConnectorError: `read` raised something else than an error of ours.
+        ConnectorError: an outage, where `read` raised OSError.
+        UnusableDataError: it raised something else that is no error of ours: waiting does not help.
     """
     count = 0
     split = _as_planned(split)
@@ -142,7 +144,8 @@ def read_split(spout: SplitSpout[Any], split: Split) -> Iterator[Any]:
     except TupletreeError:
         raise
     except Exception as error:
-        raise ConnectorError(
+        kind = ConnectorError if isinstance(error, OSError) else UnusableDataError
+        raise kind(
             "a piece of a source cannot be read",
             where=_place_of(split),
             got=f"{type(error).__name__}: {error}",

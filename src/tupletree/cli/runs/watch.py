@@ -123,7 +123,7 @@ def picture(place: Path, status: Status, now_s: float) -> RenderableType:
     if progress.dead:
         where = escape(str(place))
         parts.append(Text(f"dead letters: tupletree dead list --by-error --state-dir {where}", style="yellow"))
-    title = f"{escape(status.topology)} on {status.runtime} · {escape(state)}"
+    title = Text(f"{escape(status.topology)} on {status.runtime} · {escape(state)}")
     return Panel(Group(*parts), title=title, title_align="left", border_style="green" if is_well else "red")
 
 
