@@ -208,6 +208,7 @@ def test_the_summary_for_programs_is_one_line_with_the_promised_keys() -> None:
         "joined": 0,
         "seconds": 1.235,
         "outputs": {"out": 12},
+        "late": {},
         "state_dir": ".tupletree/orders/1",
         "reason": "",
     }
@@ -215,6 +216,13 @@ def test_the_summary_for_programs_is_one_line_with_the_promised_keys() -> None:
 
 def test_the_summary_for_people_says_where_the_dead_letters_are() -> None:
     assert "tupletree dead list --state-dir .tupletree/orders/1" in summary_text(ENDED)
+
+
+def test_the_summary_says_how_many_tuples_came_too_late_and_for_what() -> None:
+    assert "late" not in summary_text(ENDED)
+    ended = dataclasses.replace(ENDED, late={"joined": 4, "hourly": 1_200})
+    assert "\n  1,204 tuples came too late for windows or joins: hourly 1,200, joined 4\n" in summary_text(ended)
+    assert json.loads(summary_json(ended))["late"] == {"hourly": 1_200, "joined": 4}
 
 
 def test_other_output_does_not_mix_with_the_results() -> None:

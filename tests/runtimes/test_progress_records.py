@@ -159,6 +159,7 @@ def test_the_records_of_a_local_run_add_up_to_its_summary(tmp_path: Path, capsys
         assert sum(getattr(one, name) for one in heard) == getattr(summary, name), name
     assert sum(one.outputs.get("out", 0) for one in heard) == summary.outputs["out"]
     assert sum(one.late for one in heard) == 1
+    assert summary.late == {"last": 1}
     final = heard[-1]
     assert (final.topology, final.runtime, final.epoch, final.pending, final.oldest_s) == (
         "readings",
@@ -171,6 +172,10 @@ def test_the_records_of_a_local_run_add_up_to_its_summary(tmp_path: Path, capsys
     written = (tmp_path / "progress.jsonl").read_bytes().splitlines()
     assert [msgspec.json.decode(line, type=ProgressRecord) for line in written] == heard
 
+    assert main(["status", "--state-dir", str(tmp_path / "state")]) == 0
+    said = capsys.readouterr().out
+    assert "  late 1  " in said
+    assert "  1 tuple came too late for windows or joins: last 1\n" in said
     assert main(["status", "--state-dir", str(tmp_path / "state"), "--json"]) == 0
     recent = json.loads(capsys.readouterr().out)["recent"]
     assert msgspec.convert(recent, list[ProgressRecord]) == heard

@@ -55,7 +55,9 @@ def test_a_batch_is_written_once_however_often_it_comes(url: str, rows: Rows) ->
     assert sorted(rows("SELECT writer, number FROM tupletree_batches")) == [("another", 5), ("run-out-0000", 5)]
 
 
-def test_rows_that_the_database_refuses_are_named_all_of_them_and_nothing_is_written(url: str, rows: Rows) -> None:
+def test_rows_that_the_database_refuses_are_named_all_of_them_and_nothing_is_written(
+    url: str, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
     rows("CREATE TABLE counts (word VARCHAR(20) PRIMARY KEY, count INTEGER CHECK (count < 100))")
     good = [Count(f"w{number}", number) for number in range(50)]
     bad = {7: Count("big", 100), 20: Count("w3", 1), 51: Count("bigger", 1000)}
@@ -67,6 +69,7 @@ def test_rows_that_the_database_refuses_are_named_all_of_them_and_nothing_is_wri
             sink.write(batch(1, *values))
         assert [row.position for row in caught.value.rows] == [7, 20, 51]
         assert all("constraint" in row.reason for row in caught.value.rows)
+        assert caplog.messages == []  # psycopg would warn of each of them
         assert rows("SELECT * FROM counts") == rows("SELECT * FROM tupletree_batches") == []
         sink.write(batch(1, *good))
     assert len(rows("SELECT * FROM counts")) == 50

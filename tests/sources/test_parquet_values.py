@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
@@ -56,6 +56,19 @@ def test_moments_that_spark_writes_are_in_utc_and_others_as_they_are(tmp_path: P
     assert rows(opened(tmp_path, cls=Seen)) == [Seen(at, [at], at), Seen(at, [at], naive)] * 2
 
 
+class Aware(msgspec.Struct, frozen=True):
+    local: Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+def test_a_class_may_refuse_moments_without_a_zone(tmp_path: Path) -> None:
+    at = datetime(2026, 11, 29, 12, 30, tzinfo=UTC)
+    for name, kind in (("a", pa.timestamp("us", "UTC")), ("b", pa.timestamp("us"))):
+        pq.write_table(pa.table({"local": pa.array([at.replace(tzinfo=None)], kind)}), tmp_path / f"{name}.parquet")
+    one, other = rows(opened(tmp_path, cls=Aware))
+    assert one == Aware(at)
+    assert other.reason.startswith("Aware.local: got ValidationError: Expected `datetime` with a timezone")
+
+
 def test_a_row_that_its_class_cannot_hold_is_rejected_with_its_reason(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"number": [1, None, 3], "shop": ["a", "b", "c"]}), path)
@@ -63,7 +76,7 @@ def test_a_row_that_its_class_cannot_hold_is_rejected_with_its_reason(tmp_path: 
     assert (one, last) == (Sale(1, "a"), Sale(3, "c"))
     assert other.message_id == (str(path), 1)
     assert b"'shop': 'b'" in other.payload
-    assert other.reason.startswith("Sale.number: got 1 nulls")
+    assert other.reason.startswith("Sale.number: got null in number")
 
 
 class Moment(msgspec.Struct, frozen=True):

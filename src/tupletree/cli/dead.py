@@ -62,8 +62,11 @@ def list_command(
     from tupletree.cli.settings import find_state_dir
     from tupletree.runtimes import deadletters
 
-    letters = _chosen(deadletters.read(find_state_dir(state_dir)), component, error)
-    if by_error:
+    place = find_state_dir(state_dir)
+    letters = _chosen(deadletters.read(place), component, error)
+    if not letters and not as_json:
+        print(f"no dead letters{' of this kind' if component or error else ''} in {escape(str(place))}")
+    elif by_error:
         _print_kinds(letters, as_json=as_json)
     elif as_json:
         for letter in letters[: limit or None]:
@@ -82,9 +85,6 @@ def _chosen(letters: Sequence[DeadLetter], component: str, error: str) -> list[D
 
 def print_letters(letters: Sequence[DeadLetter], limit: int = 0) -> None:
     """A table of dead letters, one line each; of more than `limit` the first ones, and how many there are. 0 is all."""
-    if not letters:
-        print("no dead letters")
-        return
     shown = letters[: limit or None]
     _print_table(
         ("message", "died", "attempts", "why", "component", "error"),
@@ -118,9 +118,6 @@ def _print_kinds(letters: Sequence[DeadLetter], *, as_json: bool) -> None:
     if as_json:
         for (component, why, error), count in counted:
             print(escape_json(json.dumps({"count": count, "component": component, "why": why, "error": error})))
-        return
-    if not counted:
-        print("no dead letters")
         return
     _print_table(
         ("letters", "why", "component", "error"),

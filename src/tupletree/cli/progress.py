@@ -80,8 +80,9 @@ def cells(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _others(progress: Progress) -> list[tuple[str, str]]:
-    """Messages that are in none of the counts; most runs have none, and then they are not shown."""
+    """Late tuples, and messages that are in none of the counts; most runs have none, and then they are not shown."""
     numbers = (
+        ("late", sum(progress.late.values())),
         ("untracked", progress.untracked),
         ("untracked failed", progress.untracked_failed),
         ("joined", progress.joined),

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -43,6 +43,7 @@ def summary_json(summary: Summary) -> str:
             "seconds": round(summary.seconds, 3),
             "reason": summary.reason,
             "outputs": dict(summary.outputs),
+            "late": dict(summary.late),
             "state_dir": str(summary.state_dir),
         }
     )
@@ -74,6 +75,8 @@ def summary_text(summary: Summary) -> str:
         lines.append(f"  untracked {summary.untracked:,}, failed tuples of no message {summary.untracked_failed:,}")
     if summary.joined:
         lines.append(f"  delivered again while they were open {summary.joined:,}")
+    if summary.late:
+        lines.append(f"  {late_text(summary.late)}")
     if summary.outputs:
         width = max(map(len, summary.outputs))
         lines += [f"  sink {name:<{width}}  {counted(rows, 'row')}" for name, rows in summary.outputs.items()]
@@ -81,6 +84,12 @@ def summary_text(summary: Summary) -> str:
     if summary.dead:
         lines.append(f"  next: tupletree dead list --state-dir {summary.state_dir}")
     return "\n".join(map(escape, lines))
+
+
+def late_text(late: Mapping[str, int]) -> str:
+    """How many tuples came too late, and for what: component → tuples."""
+    where = ", ".join(f"{name} {count:,}" for name, count in sorted(late.items(), key=lambda one: -one[1]))
+    return f"{counted(sum(late.values()), 'tuple')} came too late for windows or joins: {where}"
 
 
 def open_standard_streams() -> None:

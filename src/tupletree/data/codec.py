@@ -217,7 +217,7 @@ class ArrowCodec(Generic[T]):
         for position, (name, column) in enumerate(zip(self.schema.fields, self._columns)):
             array = batch.column(position)
             if array.null_count and not self._nullable[position]:
-                raise self._misfit(f"{array.null_count} nulls in {name}")
+                raise self._misfit(f"null in {name}")
             if column.read is None and column.arrow_type not in MOMENTS:
                 continue
             try:  # each distinct value once
@@ -292,7 +292,7 @@ class ArrowCodec(Generic[T]):
         items = array.to_pylist()
         if array.null_count:
             if not self._nullable[position]:
-                raise self._misfit(f"{array.null_count} nulls in {self.arrow_schema.names[position]}")
+                raise self._misfit(f"null in {self.arrow_schema.names[position]}")
             return _around_none(column.read, items) if column.read is not None else items
         return column.read(items) if column.read is not None else items
 

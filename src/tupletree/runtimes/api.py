@@ -94,6 +94,7 @@ class Summary:
 
     Attributes:
         left: what the open messages wait for.
+        late: see `Progress.late`: of this start, not of the whole state directory.
         reason: see `Progress.reason`; of a paused run that was stopped, too.
         resumes: a start with its state directory goes on with what is open.
     """
@@ -115,6 +116,7 @@ class Summary:
     left: OpenMessages = NOTHING_OPEN
     reason: str = ""
     resumes: bool = True
+    late: Mapping[str, int] = field(default_factory=dict)
 
 
 def is_own_thread() -> bool:

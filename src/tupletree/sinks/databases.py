@@ -9,6 +9,7 @@ a server that takes a new connection is at work. SQLAlchemy is imported on first
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -32,6 +33,9 @@ LOCK_WAIT_S = 10
 
 FORGOTTEN_S = 15
 """What was sent is to be confirmed by the server's machine within this time."""
+
+_PIPELINE_ENDED = "error ignored terminating %r: %s"
+"""What psycopg logs of a pipeline, for each row that the server refuses."""
 
 _TCP = {
     "connect_timeout": 5,
@@ -132,6 +136,8 @@ def _connect_watched(
 def _watched_class() -> Any:
     import psycopg
 
+    logging.getLogger("psycopg").addFilter(_is_news)
+
     class Watched(psycopg.Connection[Any]):
         """One whose calls are looked after while they last."""
 
@@ -148,6 +154,13 @@ def _watched_class() -> Any:
                 self.watch.end(self)
 
     return Watched
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a pipeline ends because its statement failed: that one is raised, and says why."""
+    if record.msg != _PIPELINE_ENDED or not isinstance(record.args, tuple):
+        return True
+    return type(record.args[0]).__name__ != "Pipeline"
 
 
 class _Watch:

@@ -187,7 +187,8 @@ def _in_use(directory: Path, sink: str) -> ConfigError:
         where=f"sink {sink}",
         got=str(directory),
         expected="a folder that no other run writes to now",
-        next_step="wait for that run to end or stop it, use another folder, or add --append to write beside it",
+        next_step="wait for that run to end or stop it, use another folder, or add --append (append=True in Python) to "
+        "write beside it",
     )
 
 
@@ -230,8 +231,8 @@ def _refuse_filled(directory: Path, sink: str, runs: Sequence[str], append: bool
             where=f"sink {sink}",
             got=f"{directory} with {counted(len(found), 'file')}, {found[0].name} among them",
             expected="an empty folder, or the one this run wrote before",
-            next_step="use another folder, add --append to write beside them, or resume that run (on Spark) "
-            "with its --state-dir",
+            next_step="use another folder, add --append (append=True in Python) to write beside them, or resume that "
+            "run (on Spark) with its --state-dir",
         )
 
 

@@ -45,6 +45,7 @@ def status_command(state_dir: StateDir = None, as_json: Json = False) -> None:
 def print_status(place: Path, status: Status) -> None:
     """Print a few lines: the process, and every number that the live display of `run` has."""
     from tupletree.cli.progress import cells
+    from tupletree.cli.summary import late_text
     from tupletree.runtimes.control import progress_in
 
     progress = progress_in(status)
@@ -58,6 +59,8 @@ def print_status(place: Path, status: Status) -> None:
     _print_work(progress)
     if progress.reason:
         print(f"  {escape(progress.reason)}")
+    if progress.late:
+        print(f"  {escape(late_text(progress.late))}")
     for outage in progress.outages:
         print(f"  {escape(str(outage))}")
     for hold in progress.holds:
