@@ -33,6 +33,7 @@ JOBS = {
     "redis queue": "benchmarks.queue_redis",
     "redis spark": "benchmarks.queue_spark",
     "rabbitmq queue": "benchmarks.queue_rabbitmq",
+    "parquet frames": "benchmarks.parquet_frames",
     "routes": "benchmarks.routes_job",
 }
 """Job name → module with a function `run(spec) -> JobResult`."""

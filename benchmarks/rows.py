@@ -26,6 +26,7 @@ from benchmarks.giants_rows import measure_giants
 from benchmarks.harness import REPOSITORY, JobRun, MemorySample, child_environment, run_job
 from benchmarks.job import JobSpec
 from benchmarks.local_rows import LOCAL_BENCHMARKS
+from benchmarks.parquet_frames import measure_parquet
 from benchmarks.queue_embedded import measure_queue
 from benchmarks.queue_rabbitmq import measure_rabbitmq_queue
 from benchmarks.queue_redis import measure_redis_queue
@@ -188,6 +189,7 @@ BENCHMARKS: dict[str, Callable[[Settings], list[Row]]] = {
     "latency": measure_latency,
     "streaming-epoch": measure_streaming_epoch,
     "job-cost": measure_job_cost,
+    "parquet": measure_parquet,
     "driver": measure_driver,
     "executors": measure_executors,
     "startup": measure_startup,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from datetime import date, datetime
 from decimal import Decimal
@@ -242,6 +243,47 @@ def test_a_name_in_new_folders_is_durable_also_if_the_process_was_killed_before(
     candidate.write_text("rows")
     publish(candidate, final)
     assert (synced, candidate.exists()) == (every, False)
+
+
+def test_a_candidate_keeps_its_name_until_that_in_its_folder_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a move between folders a crash of the machine may leave one half: the file would be gone."""
+    candidate, final = tmp_path / "_tt-1.parquet", tmp_path / "day=1" / "1.parquet"
+    candidate.write_text("rows")
+    there: list[tuple[str, bool, bool]] = []
+    monkeypatch.setattr(
+        files, "sync_directory", lambda path: there.append((path.name, candidate.exists(), final.exists()))
+    )
+    publish(candidate, final)
+    assert there == [("day=1", True, True), (tmp_path.name, True, True)]
+    assert not candidate.exists()
+
+
+def test_where_nobody_may_link_to_the_files_of_others_they_are_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "_tt-1.parquet").write_text("rows")
+    publish(tmp_path / "_tt-1.parquet", tmp_path / "day=1" / "1.parquet")
+    assert [path.name for path in tmp_path.rglob("*.parquet")] == ["1.parquet"]
+
+
+def test_a_file_in_the_place_of_a_folder_and_other_content_are_told(tmp_path: Path) -> None:
+    candidate = tmp_path / "_tt-1.parquet"
+    candidate.write_text("rows")
+    (tmp_path / "day=1").touch()
+    for below in ("day=1", "day=1/shop=a"):
+        with pytest.raises(CheckpointError, match="a file is in the place of a partition's folder"):
+            publish(candidate, tmp_path / below / "1.parquet")
+    (tmp_path / "day=2").mkdir()
+    (tmp_path / "day=2" / "1.parquet").write_text("others")
+    with pytest.raises(CheckpointError, match="with other content"):
+        publish(candidate, tmp_path / "day=2" / "1.parquet")
+    assert candidate.read_text() == "rows"
 
 
 def test_a_folder_that_went_away_is_not_made_again_for_a_partition(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """File sinks: rows become candidate files first, and published files only when their messages completed.
 
 Owns the two-step protocol that makes files exactly once: durable candidates with hidden names, filtering of rows
-whose message failed, idempotent publishing by rename, and sweeping; `folders` says which runs may write to a folder.
+whose message failed, idempotent publishing by rename or link, and sweeping; `folders` says which runs may write to one.
 It refuses to know about epochs and roots: file names and the choice of rows come from the runtime. The folder must
 be on a filesystem with atomic rename and hard links (any local disk, NFS).
 """
@@ -171,8 +171,10 @@ class FileSink(Sink[Any]):
 
         try:
             self._find_folder()
+            names = VisibleNames()
             for one in self.write_candidates(path_of, batch.rows, batch.made):
-                publish(one.path, self._place / one.folder / f"{stem}{self.suffix}")
+                names.give(one.path, self._place / one.folder / f"{stem}{self.suffix}")
+            names.make_last()
         except OSError as error:
             raise ConnectorError(f"cannot write: {error.strerror or error}", where=str(path_of(0))) from error
 
@@ -187,63 +189,116 @@ class FileSink(Sink[Any]):
 
 
 def publish(candidate: Path, final: Path) -> None:
-    """Give a candidate its visible name, atomically; safe to repeat after a kill at any point.
+    """Give a candidate its visible name, and make that last. See `VisibleNames.give`."""
+    names = VisibleNames()
+    names.give(candidate, final)
+    names.make_last()
 
-    The final name is in the candidate's folder or below it, in folders that are made. A candidate that is missing while
-    `final` is there was published before.
 
-    Raises:
-        CheckpointError: neither file exists, or `final` exists with other content.
-        ConnectorError: the folder is not there any more.
+class VisibleNames:
+    """Gives candidates their visible names, and then makes all of these last at once.
+
+    A source may be told of rows only after `make_last`. Both steps are safe to repeat after a kill at any point.
     """
-    if final.exists():
-        if not candidate.exists():
-            _sync_names(candidate, final)  # the process that renamed it may have been killed before this
-            return
-        if _digest(candidate) != _digest(final):
+
+    def __init__(self) -> None:
+        self._folders: set[Path] = set()
+        self._left: list[Path] = []
+
+    def give(self, candidate: Path, final: Path) -> None:
+        """Give a candidate its visible name, atomically.
+
+        The final name is in the candidate's folder or below it, in folders that are made. A candidate that is missing
+        while `final` is there was published before.
+
+        Raises:
+            CheckpointError: neither file exists, `final` exists with other content, or a file is in a folder's way.
+            ConnectorError: the folder is not there any more.
+        """
+        moves = final.parent != candidate.parent
+        if not final.exists():
+            self._give(candidate, final, moves=moves)
+        elif candidate.exists():
+            if not candidate.samefile(final) and _digest(candidate) != _digest(final):
+                raise CheckpointError(
+                    "a published file exists already with other content",
+                    where=str(final),
+                    got=f"candidate {candidate.name}",
+                    expected="the content that this candidate had when it was published",
+                    next_step="check whether another program writes to this folder; move the published file away",
+                )
+            if not moves:
+                candidate.unlink()
+        # Also if it was there: the process that gave the name may have been killed before it was made to last.
+        self._folders.update(_folders_between(candidate, final))
+        if moves:
+            self._left.append(candidate)
+
+    def _give(self, candidate: Path, final: Path, *, moves: bool) -> None:
+        try:
+            if moves:
+                if candidate.exists():
+                    _make_below(candidate.parent, final.parent)
+                _link(candidate, final)
+            else:
+                candidate.rename(final)
+        except FileNotFoundError as error:
+            if final.exists():  # another process of this run was faster
+                return
+            check_claimed(candidate.parent)
             raise CheckpointError(
-                "a published file exists already with other content",
+                "neither the candidate nor the published file exists",
                 where=str(final),
-                got=f"candidate {candidate.name}",
-                expected="the content that this candidate had when it was published",
-                next_step="check whether another program writes to this folder; move the published file away",
-            )
-        candidate.unlink()
-        _sync_names(candidate, final)
-        return
+                got=f"no {candidate.name} and no {final.name}",
+                expected="one of the two",
+                next_step="the output folder lost files after the run committed them; replay from the source",
+            ) from error
+
+    def make_last(self) -> None:
+        """Force the names to the disk; those in folders that are below others first."""
+        for folder in sorted(self._folders, key=lambda path: (-len(path.parts), path)):
+            sync_directory(folder)
+        for candidate in self._left:
+            candidate.unlink(missing_ok=True)
+        self._folders.clear()
+        self._left.clear()
+
+
+def _link(candidate: Path, final: Path) -> None:
+    """Give a file a name in another folder; its own stays until that lasts.
+
+    Of a move, a crash of the machine may leave what it did to the one folder and not what it did to the other.
+    """
     try:
-        if final.parent != candidate.parent and candidate.exists():
-            _make_below(candidate.parent, final.parent)
+        os.link(candidate, final)
+    except FileExistsError:  # another process of this run was faster
+        return
+    except PermissionError:  # some systems let nobody link to another user's file
         candidate.rename(final)
-    except FileNotFoundError as error:
-        if final.exists():  # another process of this run was faster
-            _sync_names(candidate, final)
-            return
-        check_claimed(candidate.parent)
-        raise CheckpointError(
-            "neither the candidate nor the published file exists",
-            where=str(final),
-            got=f"no {candidate.name} and no {final.name}",
-            expected="one of the two",
-            next_step="the output folder lost files after the run committed them; replay from the source",
-        ) from error
-    _sync_names(candidate, final)
 
 
 def _make_below(folder: Path, below: Path) -> None:
     """Make a folder and those between; not `folder` itself, which may be away."""
     names = below.relative_to(folder).parts
     for depth in range(1, len(names) + 1):
-        folder.joinpath(*names[:depth]).mkdir(exist_ok=True)
+        place = folder.joinpath(*names[:depth])
+        try:
+            place.mkdir(exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise CheckpointError(
+                "a file is in the place of a partition's folder",
+                where=str(place),
+                expected="a folder, or nothing",
+                next_step="move the file away, and start the run again",
+            ) from error
 
 
-def _sync_names(candidate: Path, final: Path) -> None:
-    """Make a file's name last, and those of the folders between it and the candidate's."""
-    place = final.parent
-    sync_directory(place)
-    while place != candidate.parent:
-        place = place.parent
-        sync_directory(place)
+def _folders_between(candidate: Path, final: Path) -> list[Path]:
+    """From the folder of a file to the candidate's."""
+    folders = [final.parent]
+    while folders[-1] != candidate.parent:
+        folders.append(folders[-1].parent)
+    return folders
 
 
 def directories_of(spec: TopologySpec) -> dict[str, Path]:

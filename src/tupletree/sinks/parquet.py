@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from tupletree.errors import CheckpointError, ConfigError, Finding, InternalError, ProcessingError
 from tupletree.sinks.files import MADE, Candidate, FileSink, RowError, SinkRowsError, check_flags, written
 from tupletree.sinks.fitting import batch_of, native_columns_of
-from tupletree.sinks.partitions import columns_of_partitions, divide, partition_faults, rows_of_part
+from tupletree.sinks.partitions import columns_of_partitions, divide, partition_faults
 
 Compression: TypeAlias = Literal["zstd", "snappy", "lz4", "gzip", "brotli", "none"]
 
@@ -106,7 +106,7 @@ class ParquetSink(FileSink):
         written_parts = []
         for number, part in enumerate(parts):
             path = path_of(number)
-            self._store(path, rows_of_part(table, self.partition_by, part))
+            self._store(path, part.table)
             written_parts.append(Candidate(path, part.folder, part.rows))
         return written_parts
 

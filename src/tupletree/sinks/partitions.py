@@ -50,11 +50,13 @@ class Part:
 
     Attributes:
         folder: its path below the sink's.
-        rows: their positions in the table, ascending.
+        rows: their positions in the table that was divided, ascending.
+        table: the rows, without the columns that the folder's name has, which the metadata names.
     """
 
     folder: str
     rows: npt.NDArray[Any]
+    table: pa.Table
 
 
 def columns_of_partitions(partition_by: str | Sequence[str]) -> tuple[str, ...]:
@@ -137,12 +139,18 @@ def divide(table: pa.Table, columns: Sequence[str], most: int) -> tuple[list[Par
 
     from tupletree.data.columns import distinct_rows
 
-    (keys,) = table.select(list(columns)).combine_chunks().to_batches()
+    table = table.combine_chunks()
+    (keys,) = table.select(list(columns)).to_batches()
     codes, first = distinct_rows(keys, columns)
-    by_kind = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
+    types = {name: str(table.schema.field(name).type) for name in columns}
+    # All rows are moved once, side by side: taking those of each part for itself would look at all of them each time.
+    sides = table.drop_columns(list(columns)).take(_array(order))
+    sides = sides.replace_schema_metadata({**(table.schema.metadata or {}), KINDS: msgspec.json.encode(types)})
     parts: list[Part] = []
     faults: list[RowError] = []
-    for values, rows in zip(keys.take(_array(first)).to_pylist(), by_kind, strict=True):
+    for values, start, end in zip(keys.take(_array(first)).to_pylist(), [0, *ends[:-1]], ends, strict=True):
+        rows = order[start:end]
         folder = reason = ""
         try:
             folder = folder_of(values)
@@ -153,15 +161,8 @@ def divide(table: pa.Table, columns: Sequence[str], most: int) -> tuple[list[Par
         if reason:
             faults += [RowError(at, reason, "ValueError") for at in rows.tolist()]
         else:
-            parts.append(Part(folder, rows))
+            parts.append(Part(folder, rows, sides.slice(start, end - start)))
     return parts, sorted(faults, key=lambda fault: fault.position)
-
-
-def rows_of_part(table: pa.Table, columns: Sequence[str], part: Part) -> pa.Table:
-    """The rows of a part without the columns that its folder has, which the metadata names."""
-    types = {name: str(table.schema.field(name).type) for name in columns}
-    rows = table.drop_columns(list(columns)).take(_array(part.rows))
-    return rows.replace_schema_metadata({**(rows.schema.metadata or {}), KINDS: msgspec.json.encode(types)})
 
 
 def values_of_folders(folders: Sequence[str], metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from tupletree.runtimes.spark.format.split_messages import readers_of
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.runtimes.spark.settle.run_parts import RunParts
 from tupletree.runtimes.spark.settle.sink_delivery import Refusals, SinkDelivery
-from tupletree.sinks.files import publish
+from tupletree.sinks.files import VisibleNames
 from tupletree.tracking.message_ids import plain_id
 from tupletree.tracking.outcomes import DeadLetter, Failure, Outcome
 from tupletree.tracking.records import Died
@@ -88,12 +88,14 @@ class Publisher:
             OutageLimitError: a called sink was not available for too long.
             Closing: the run ends first.
         """
+        names = VisibleNames()
         for output in entry.outputs:
             if output.sink not in self._called:
                 directory = Path(self._sinks[output.sink])
                 crash_point("publish.before_output")
-                publish(directory / output.candidate, directory / output.final)
+                names.give(directory / output.candidate, directory / output.final)
                 crash_point("publish.after_output")
+        names.make_last()
         died: list[Died] = []
         calls = [output for output in entry.outputs if output.sink in self._called]
         if (calls or self._accounts.refused) and not amendment_path(self._directory.settles, entry.epoch).exists():

@@ -142,10 +142,15 @@ class SinkTask:
     def _reports(self, task_index: int, written: Sequence[Candidate], anchors: Anchors) -> list[wire.OutputReport]:
         # A called sink gets the rows of a spool after the commit, and only then is it known which it refuses.
         lasting = isinstance(self._sink, Spool)
+        divided = [one.rows for one in written if one.rows is not None]
+        if divided:  # side by side, as their rows are
+            anchors = anchors.take(np.concatenate(divided))
         reports = []
+        start = 0
         for number, one in enumerate(written, self._part):
             sidecar, rows = sidecar_of(one.path), self.rows if one.rows is None else len(one.rows)
-            of_rows = anchors if one.rows is None else anchors.take(one.rows)
+            of_rows = anchors if one.rows is None else anchors.slice(start, start + rows)
+            start += rows
             write_sidecar(sidecar, wire.pack_anchors(of_rows), lasting=lasting)
             report = wire.OutputReport(
                 self._component, task_index, one.path.name, sidecar.name, rows, number, one.folder
