@@ -94,38 +94,38 @@ class BatchTask(BaseHolder):
             self._members = [member for member in self._members if member.open]
 
     def _work(self, members: list[HeldTuple]) -> Worked:
-        turn = HolderSession(self._holdings, self._calls.fail, self._calls.streams)
+        session = HolderSession(self._holdings, self._calls.fail, self._calls.streams)
         for start in range(0, len(members), self._size):
             batch = members[start : start + self._size]
             try:
                 results = self._results(batch)
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                left = 0 if self._meets(error, turn.worked) else self._one_by_one(batch, error, turn)
-                if turn.worked.outage is not None:
+                left = 0 if self._meets(error, session.worked) else self._one_by_one(batch, error, session)
+                if session.worked.outage is not None:
                     self._is_left = True
                     self._members = members[start + left :] + self._members
                     members = members[: start + left]
                     break
             else:
-                self._emit(results, turn)
+                self._emit(results, session)
         self._place.root = None
-        turn.settle(members)
-        return turn.end()
+        session.settle(members)
+        return session.end()
 
-    def _one_by_one(self, batch: list[HeldTuple], error: BaseException, turn: HolderSession) -> int:
+    def _one_by_one(self, batch: list[HeldTuple], error: BaseException, session: HolderSession) -> int:
         """After a failed batch; how many members were worked until there was an outage."""
         if len(batch) == 1:
-            turn.blame(batch[0].root, batch[0].value, error)
+            session.blame(batch[0].root, batch[0].value, error)
             return 1
         for index, member in enumerate(batch):
             try:
                 results = self._results([member])
             except BaseException as failed:  # noqa: BLE001 - user code may raise anything
-                if self._meets(failed, turn.worked):
+                if self._meets(failed, session.worked):
                     return index
-                turn.blame(member.root, member.value, failed)
+                session.blame(member.root, member.value, failed)
             else:
-                self._emit(results, turn)
+                self._emit(results, session)
         return len(batch)
 
     def _results(self, batch: list[HeldTuple]) -> list[tuple[Root, Any]]:
@@ -140,6 +140,6 @@ class BatchTask(BaseHolder):
         self._calls.check([result for _, result in anchored])
         return anchored
 
-    def _emit(self, results: list[tuple[Root, Any]], turn: HolderSession) -> None:
+    def _emit(self, results: list[tuple[Root, Any]], session: HolderSession) -> None:
         for root, result in results:
-            turn.emit(root, result)
+            session.emit(root, result)

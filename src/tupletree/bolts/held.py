@@ -372,7 +372,7 @@ class HolderSession:
         self._fail.blame(self.worked, root, shown, error)
 
     def end(self) -> Worked:
-        """All that came of it. What was emitted for messages that failed in this turn is left out."""
+        """All that came of it. What was emitted for messages that failed in this session is left out."""
         worked = self.worked
         self._holdings.settle(self._settled, worked)
         for stream, emitted in self._pieces.items():

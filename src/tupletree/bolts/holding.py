@@ -89,62 +89,62 @@ class HoldingTask(BaseHolder):
     def work(self, frame: Frame) -> Worked:
         """Give the tuples to the bolt."""
         self._new += self._holdings.take(frame, self._place.epoch_time_s)
-        return self._turn()
+        return self._call()
 
     def advance(self) -> Worked:
         """Let the bolt release what is due."""
-        return self._turn(check=True)
+        return self._call(check=True)
 
     def flush(self) -> Worked:
         """Let the bolt release what it can."""
         self._must_flush = True
-        return self._turn(check=True)
+        return self._call(check=True)
 
     def resume(self) -> Worked:
-        return self._turn(check=True)
+        return self._call(check=True)
 
-    def _turn(self, *, check: bool = False) -> Worked:
+    def _call(self, *, check: bool = False) -> Worked:
         bolt = self._bolt
         assert bolt is not None, "a task is opened before it works"
-        turn = _Turn(self._holdings, self._fail, self._streams)
+        session = _ReleaseSession(self._holdings, self._fail, self._streams)
         new, self._new, self._is_away = self._new, [], False
         if new:
-            self._new = self._give(new, bolt, turn)
-        if check and turn.worked.outage is None:
+            self._new = self._give(new, bolt, session)
+        if check and session.worked.outage is None:
             call = bolt.flush if self._must_flush else bolt.check
             try:
-                turn.release(call(self._place.epoch_time_s))
+                session.release(call(self._place.epoch_time_s))
                 self._must_flush = False
             except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                if not self._meets(error, turn.worked):
+                if not self._meets(error, session.worked):
                     failed = [*self._holdings.members()]
-                    turn.refuse(failed, error)
+                    session.refuse(failed, error)
                     bolt.forget(failed)
-        self._is_away = turn.worked.outage is not None
+        self._is_away = session.worked.outage is not None
         self._place.root = None
-        return turn.end()
+        return session.end()
 
-    def _give(self, new: list[HeldTuple], bolt: HoldingBolt[Any], turn: _Turn) -> list[HeldTuple]:
+    def _give(self, new: list[HeldTuple], bolt: HoldingBolt[Any], session: _ReleaseSession) -> list[HeldTuple]:
         """Call `take` for these, or for each alone after it raised; returns those that an outage left."""
         try:
-            turn.release(bolt.take(new))
+            session.release(bolt.take(new))
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
-            if self._meets(error, turn.worked):
+            if self._meets(error, session.worked):
                 return new
             if len(new) == 1:
-                turn.refuse(new, error)
+                session.refuse(new, error)
                 bolt.forget(new)  # it may have kept them before it raised
                 return []
         else:
             return []
         for index, member in enumerate(new):
-            left = self._give([member], bolt, turn)
+            left = self._give([member], bolt, session)
             if left:
                 return new[index:]
         return []
 
 
-class _Turn(HolderSession):
+class _ReleaseSession(HolderSession):
     """What one call of the task comes to."""
 
     def release(self, releases: Iterable[Release]) -> None:

@@ -112,7 +112,7 @@ class OpenMessage(msgspec.Struct, gc=False, eq=False):
         return self.ticket != 0
 
 
-def standing_of(message: OpenMessage) -> MessageStatus:
+def status_of(message: OpenMessage) -> MessageStatus:
     """The status of an open message."""
     return MessageStatus(
         message.spout_task,

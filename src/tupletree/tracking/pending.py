@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from tupletree.errors import CheckpointError, InternalError
 from tupletree.ids import RandomBits, draw_id, hex_id
 from tupletree.tracking.message_ids import id_from_plain, message_key
-from tupletree.tracking.message_table import AWAITING, OpenMessage, RetryQueue, SpoutMessages, died_of, standing_of
+from tupletree.tracking.message_table import AWAITING, OpenMessage, RetryQueue, SpoutMessages, died_of, status_of
 from tupletree.tracking.outcomes import Failure, Outcome
 from tupletree.tracking.pending_decision import PendingDecider, PendingDecision, Times, after_failure
 from tupletree.tracking.pending_log import ChangeLog, Decode, PendingChanges, fold, message_of
@@ -554,7 +554,7 @@ class Pending:
         for task in self._tasks.values():
             message = task.find(key)
             if message is not None:
-                found.append(standing_of(message))
+                found.append(status_of(message))
             elif key in task.unconfirmed:
                 found.append(MessageStatus(task.number, message_id, task.unconfirmed[key]))
         return found
