@@ -75,7 +75,7 @@ def test_a_row_that_its_class_cannot_hold_is_rejected_with_its_reason(tmp_path: 
     one, other, last = rows(opened(path))
     assert (one, last) == (Sale(1, "a"), Sale(3, "c"))
     assert other.message_id == (str(path), 1)
-    assert b"'shop': 'b'" in other.payload
+    assert msgspec.json.decode(other.payload) == {"number": None, "shop": "b"}
     assert other.reason.startswith("Sale.number: got null in number")
 
 
@@ -112,7 +112,7 @@ NO_UTF_8 = pa.StringArray.from_buffers(
     [
         (Moment, "at", pa.array([0, 2**62], pa.timestamp("us", "UTC")), str(2**62), "out of range"),
         (Day, "day", pa.array([0, 2**30], pa.date32()), str(2**30), "OverflowError"),
-        (Text, "text", NO_UTF_8, r"\xff\xfe", "UnicodeDecodeError"),
+        (Text, "text", NO_UTF_8, "//4=", "UnicodeDecodeError"),
         (Several, "several", pa.array([[0], [2**62]], pa.list_(pa.timestamp("us", "UTC"))), "list", "out of range"),
         (Positive, "number", pa.array([1, -1]), "-1", "Positive: got AssertionError: it is not above 0"),
     ],

@@ -87,6 +87,12 @@ class ArrowRows(Generic[T]):
                 "a row does not fit its class", where=name, got=got, expected="values that it takes"
             ) from error
 
+    def one(self, items: Mapping[str, Any]) -> T:
+        """The message of a row that `python_values` has shown. Raises UnusableDataError, as `all`; ArrowException."""
+        columns: list[pa.Array[Any]] = [pa.array([item]) for item in items.values()]
+        (value,) = self.all(pa.record_batch(columns, [*items]))
+        return value
+
     def _values(self, name: str, batch: pa.RecordBatch) -> Sequence[Any]:
         annotation = self.schema.fields[name]
         where = f"{self.schema.cls.__qualname__}.{name}"
@@ -118,14 +124,14 @@ class ArrowRows(Generic[T]):
 
 def _converted(array: pa.Array[Any], annotation: Any, lift: Callable[[Any], Any] | None = None) -> list[Any]:
     column: Any = list[annotation]
-    items = _python_values(array)
+    items = python_values(array)
     lifted = items if lift is None else list(map(lift, items))
     # Without `builtin_types` text would become bytes, as base64.
     values: list[Any] = msgspec.convert(lifted, column, builtin_types=(bytes, bytearray))
     return values
 
 
-def _python_values(array: pa.Array[Any]) -> list[Any]:
+def python_values(array: pa.Array[Any]) -> list[Any]:
     """Python's own values of a column. Raises ArrowException, ValueError: it holds what they cannot (nanoseconds)."""
     kind = _held_by_python(array.type)
     held: Any = array if kind == array.type else array.cast(kind)

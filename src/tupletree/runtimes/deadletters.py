@@ -16,10 +16,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tupletree.data.payloads import from_jsonable, lift
 from tupletree.durable import DECODE_ERRORS, open_file, private_folder, write_once
 from tupletree.errors import CheckpointError, ConfigError, Finding, ProcessingError
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
+from tupletree.topology.components import Spout
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.message_ids import id_from_plain, id_text, message_key
 from tupletree.tracking.outcomes import DeadLetter, Failure, FailureKind
@@ -195,21 +197,36 @@ class ReplayableLetters:
             letter = letters.get(letter_id)
             if letter is None:
                 continue
-            why = "its source could not turn it into a message, so it is for the source to give it again"
             try:
-                if letter.failure.kind is not FailureKind.REJECTED:
-                    found[letter_id] = letter, *self._read(letter_id, letter)
-                    continue
+                found[letter_id] = letter, *self._read(letter_id, letter)
             except ProcessingError as error:
-                why = str(error)
-            name = f"{letter.spout}/{id_text(letter.message_id)}"
-            self._say("a dead letter cannot be replayed: %s", f"{name}: {why}")
+                name = f"{letter.spout}/{id_text(letter.message_id)}"
+                self._say("a dead letter cannot be replayed: %s", f"{name}: {error}")
         return found
 
     def _say(self, words: str, what: str) -> None:
         if what not in self._said:
             self._said.add(what)
             self._logger.warning(words, what)
+
+
+def value_of(letter: DeadLetter, spout: object, cls: type) -> Any:
+    """The value of a letter's message, by its class as it is now.
+
+    Raises:
+        ProcessingError: it has none; of what was rejected, its source says so.
+    """
+    if letter.failure.kind is not FailureKind.REJECTED:
+        return from_jsonable(letter.payload, cls, may_have_more=True)
+    given = lift(letter.payload, {})
+    if not isinstance(spout, Spout) or not isinstance(given, bytes):
+        raise ProcessingError("its source could not turn it into a message, so it is for the source to give it again")
+    try:
+        return spout.value_of(given)
+    except ProcessingError:
+        raise
+    except Exception as error:  # the source's and the class's own code may raise anything
+        raise ProcessingError(f"{type(error).__name__}: {error}") from error
 
 
 def _raise(error: CheckpointError) -> None:

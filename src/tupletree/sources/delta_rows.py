@@ -23,7 +23,7 @@ from tupletree.errors import (
     SourceChangedError,
     needing,
 )
-from tupletree.sources.parquet_pieces import read_batches, rows_in, rows_of, values_of
+from tupletree.sources.parquet_pieces import read_batches, rows_in, rows_of, value_again, values_of
 from tupletree.topology.components import Reject, TaskContext
 from tupletree.topology.splits import Split, SplitSpout
 from tupletree.topology.streams import Schema
@@ -173,6 +173,11 @@ class DeltaRows(SplitSpout[T], Generic[T]):
         if not splits and not self.follow:
             raise EndOfInput
         return splits or None
+
+    def value_of(self, payload: bytes) -> T:
+        """See `Spout`. Raises ProcessingError: its class cannot hold it."""
+        value: T = value_again(self.message_type, payload)
+        return value
 
     def read(self, split: Split) -> Iterator[T | Reject]:
         """Read the rows of a file, if it is still there."""

@@ -92,6 +92,16 @@ class JsonLines(TextLines[T]):
             )
         self.message_type = message_type
 
+    def value_of(self, payload: bytes) -> T:
+        """See `Spout`. Raises ValueError: the line is no such object, also now."""
+        try:
+            text = payload.decode(errors="surrogatepass")
+        except UnicodeDecodeError:  # what was no text in the encoding that the source had
+            text = payload.decode(self.encoding)
+        cls: Any = self.message_type
+        value: T = _decoder(cls).decode(text)
+        return value
+
     def _values(
         self, chunk: bytes, encoding: str, name: str, offset: int, first: int, id_of: IdOf
     ) -> list[T] | Iterator[T | Reject]:

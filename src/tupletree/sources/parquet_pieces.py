@@ -17,7 +17,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tupletree.errors import UnusableDataError
+import msgspec
+
+from tupletree.data.payloads import lift, to_jsonable
+from tupletree.errors import ProcessingError, UnusableDataError
 from tupletree.topology.components import Reject
 from tupletree.topology.splits import Split
 
@@ -190,22 +193,43 @@ def values_of(message_type: type, part: pa.RecordBatch | Damaged, split: Split, 
         return
     for at, value in enumerate(rows_of(message_type).each(part), index):
         if isinstance(value, UnusableDataError):
-            finding = value.findings[0]
-            reason = f"{finding.where}: got {finding.got}, expected {finding.expected}"
-            yield Reject(_shown(part, at - index), split.message_id(at), reason)
+            yield Reject(_shown(part, at - index), split.message_id(at), _reason_of(value))
         else:
             yield value
 
 
+def value_again(message_type: type, payload: bytes) -> Any:
+    """The message of a row that was rejected, by its class as it is now.
+
+    Raises:
+        ProcessingError: the row does not fit it, or what was rejected is no row.
+    """
+    if not payload.startswith(b"{"):
+        raise ProcessingError("it is no row, but a part of a file that could not be read")
+    try:
+        return rows_of(message_type).one(lift(msgspec.json.decode(payload), {}))
+    except UnusableDataError as error:
+        raise ProcessingError(_reason_of(error)) from error
+
+
+def _reason_of(error: UnusableDataError) -> str:
+    finding = error.findings[0]
+    return f"{finding.where}: got {finding.got}, expected {finding.expected}"
+
+
 def _shown(batch: pa.RecordBatch, row: int) -> bytes:
-    """A row for people; of a value that no object of Python holds, what it is made of."""
+    """A row as JSON; of a value that no object of Python holds, what it is made of."""
     shown = {name: _item(batch.column(at).slice(row, 1)) for at, name in enumerate(batch.schema.names)}
-    return str(shown).encode(errors="replace")
+    return msgspec.json.encode(to_jsonable(shown))
 
 
 def _item(column: pa.Array[Any]) -> Any:
     import pyarrow as pa
 
+    from tupletree.data.arrow_rows import python_values
+
+    with suppress(ValueError, OverflowError, pa.ArrowException):
+        return python_values(column)[0]
     for kind in (column.type, pa.int64(), pa.int32(), pa.binary()):
         with suppress(ValueError, OverflowError, pa.ArrowException):  # a moment beyond year 9999, text that is no UTF-8
             return column.view(kind).to_pylist()[0]

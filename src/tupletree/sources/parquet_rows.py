@@ -26,7 +26,7 @@ from tupletree.sources.parquet_files import (
     partition_of,
     place_of_rows,
 )
-from tupletree.sources.parquet_pieces import Damaged, read_batches, rows_in, rows_of, values_of
+from tupletree.sources.parquet_pieces import Damaged, read_batches, rows_in, rows_of, value_again, values_of
 from tupletree.topology.components import Reject, TaskContext
 from tupletree.topology.splits import Split, SplitSpout
 
@@ -129,6 +129,11 @@ class ParquetRows(SplitSpout[T], Generic[T]):
         if sample and all(isinstance(row, Reject) for row in sample):
             return Finding(f"no row fits {self._class.__qualname__}", where=path, got=sample[0].reason)
         return None
+
+    def value_of(self, payload: bytes) -> T:
+        """See `Spout`. Raises ProcessingError: it is no row, or none that its class can hold."""
+        value: T = value_again(self._class, payload)
+        return value
 
     def open(self, context: TaskContext) -> None:
         """Begin with the first row; what cannot be read is named by the first `plan`."""

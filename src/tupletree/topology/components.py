@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol,
 
 import msgspec
 
+from tupletree.errors import ProcessingError
 from tupletree.ids import MessageId
 
 if TYPE_CHECKING:
@@ -109,6 +110,16 @@ class Spout(Generic[T]):
         Called after some of these, and also when there were none. On Spark a message is forgotten only when this has
         returned. It is called again after a ConnectorError.
         """
+
+    def value_of(self, payload: bytes) -> T:  # noqa: ARG002 - for those that override it
+        """The value of a record that was a `Reject` once, as its dead letter is replayed: the class may be another now.
+
+        Called on the topology's object, which may not be open: it may use only what the constructor was given.
+
+        Raises:
+            Exception: it cannot become one; the letter stays, and the log says why. By default always.
+        """
+        raise ProcessingError("its source could not turn it into a message, so it is for the source to give it again")
 
     def activate(self) -> None:
         """Messages may flow (again)."""

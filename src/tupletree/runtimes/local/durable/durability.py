@@ -14,11 +14,17 @@ from typing import Any
 
 from tupletree.clock import Clock, SteadyClock
 from tupletree.config import Options
-from tupletree.data.payloads import from_jsonable
 from tupletree.errors import CheckpointError, ConfigError, OutageLimitError, ProcessingError
 from tupletree.routing.plan import Plan
 from tupletree.runtimes.api import RunRequest
-from tupletree.runtimes.deadletters import ReplayableLetters, ReplayRequest, carried_out, inbox_of, stored_numbers
+from tupletree.runtimes.deadletters import (
+    ReplayableLetters,
+    ReplayRequest,
+    carried_out,
+    inbox_of,
+    stored_numbers,
+    value_of,
+)
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver
 from tupletree.runtimes.local.durable.checkpoints import Ask, Checkpointer, Checkpoints
 from tupletree.runtimes.local.durable.journal import Journal
@@ -259,8 +265,7 @@ class Durability:
         if component is None or component.kind != "spout":
             raise ProcessingError(f"there is no spout {name!r}")
         ((_, stream),) = component.outputs.items()
-        value = from_jsonable(letter.payload, stream.schema.cls, may_have_more=True)
-        return self._plan.task_ids_of(name)[0], value
+        return self._plan.task_ids_of(name)[0], value_of(letter, component.body, stream.schema.cls)
 
 
 def _bring_back(pending: Pending, task: int, letter: DeadLetter, value: Any, clock: Clock, *_: object) -> None:

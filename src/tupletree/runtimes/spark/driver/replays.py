@@ -8,7 +8,7 @@ from typing import Any
 
 from tupletree.clock import Clock
 from tupletree.errors import ProcessingError
-from tupletree.runtimes.deadletters import ReplayableLetters, ReplayRequest, carried_out, inbox_of
+from tupletree.runtimes.deadletters import ReplayableLetters, ReplayRequest, carried_out, inbox_of, value_of
 from tupletree.runtimes.spark.format.upgrades import NO_UPGRADES, Upgrades
 from tupletree.runtimes.spark.settle.accounts import Accounts
 from tupletree.tracking.message_ids import id_from_plain
@@ -88,4 +88,4 @@ class Replays:
         task = next((task for task, name in self._accounts.spout_of.items() if name == spout), None)
         if task is None:
             raise ProcessingError(f"there is no spout {letter.spout!r}")
-        return task, self._accounts.decode_value(task, letter.payload)
+        return task, value_of(letter, self._accounts.spec.components[spout].body, self._accounts.message_class(task))
