@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -88,6 +89,63 @@ def test_columns_are_matched_by_name_and_further_ones_are_null(tmp_path: Path) -
     with opened(delta(tmp_path)) as sink:
         sink.write(batch(1, Count("a", 1)))
     assert rows(tmp_path) == [(1, None, "a")]
+
+
+class Item(msgspec.Struct, frozen=True):
+    amount: Decimal
+    count: int
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    number: int
+    price: Decimal
+    items: list[Item]
+    totals: dict[str, Decimal]
+    first: Item | None = None
+
+
+def narrow(price: pa.DataType, count: pa.DataType) -> pa.Schema:
+    item = pa.struct([pa.field("amount", price), pa.field("count", count)])
+    columns: list[Any] = [("number", count), ("price", price), ("items", pa.list_(item))]
+    return pa.schema([*columns, ("totals", pa.map_(pa.string(), price)), ("first", item)])
+
+
+def test_columns_of_a_table_that_is_there_may_have_fewer_digits(tmp_path: Path) -> None:
+    schema = narrow(pa.decimal128(12, 2), pa.int32())
+    DeltaTable.create(tmp_path, schema=schema)
+    item = Item(Decimal("0.50"), 3)
+    good = [
+        Receipt(1, Decimal("1.25"), [item], {"a": Decimal(7)}, item),
+        Receipt(-(2**31), Decimal(-(10**10) + 1), [], {}),
+    ]
+    bad = [
+        Receipt(3, Decimal("1.255"), [], {}),
+        Receipt(4, Decimal(10**10), [], {}),
+        Receipt(2**31, Decimal(1), [], {}),
+        Receipt(6, Decimal(1), [Item(Decimal("0.001"), 1)], {}),
+        Receipt(7, Decimal(1), [], {"a": Decimal("0.001")}),
+        Receipt(8, Decimal(1), [], {}, Item(Decimal(1), 2**40)),
+    ]
+    with opened(delta(tmp_path, native=True), Receipt) as sink:
+        with pytest.raises(SinkRowsError) as caught:
+            sink.write(batch(1, good[0], *bad, good[1]))
+        assert [row.position for row in caught.value.rows] == [1, 2, 3, 4, 5, 6]
+        assert "price: no column of decimal128(12, 2) holds this: 1.255" in caught.value.rows[0].reason
+        assert rows(tmp_path) == []
+        sink.write(batch(1, *good))
+    there = DeltaTable(tmp_path).to_pyarrow_table().sort_by([("number", "descending")]).to_pylist()
+    assert [row["price"] for row in there] == [Decimal("1.25"), Decimal(-(10**10) + 1)]
+    assert there[0]["items"] == [there[0]["first"]] == [{"amount": Decimal("0.50"), "count": 3}]
+    assert there[0]["totals"] == [("a", Decimal(7))]
+    assert DeltaTable(tmp_path).to_pyarrow_table().schema.field("price").type == pa.decimal128(12, 2)
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.string(), pa.decimal128(12, 2)])
+def test_a_column_of_another_kind_of_number_does_not_fit(tmp_path: Path, kind: pa.DataType) -> None:
+    DeltaTable.create(tmp_path, schema=narrow(pa.decimal128(38, 18), kind))
+    with pytest.raises(ConfigError) as caught, opened(delta(tmp_path, native=True), Receipt):
+        pass
+    assert len(caught.value.findings) == 3  # also where it is within a list and a struct
 
 
 def test_a_table_that_does_not_fit_is_refused_at_the_start_for_all_reasons_at_once(tmp_path: Path) -> None:

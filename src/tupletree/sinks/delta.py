@@ -32,7 +32,9 @@ class DeltaSink(Sink[Any]):
     """Append rows to a Delta Lake table; its columns are the fields of the message class, matched by name.
 
     The table is made if it is not there; otherwise it is checked at the start: every field needs a column of its type,
-    and further columns must allow null. Columns are those of `parquet`, but a timedelta is an int64 of microseconds.
+    an integer or Decimal one that may have fewer digits, and further columns must allow null. A row with a number that
+    such a column does not hold exactly is refused. Columns are those of `parquet`, but a timedelta is an int64 of
+    microseconds.
 
     On Spark each row is there exactly once: a batch is one commit, whose `txn` action names the run's sink task and the
     epoch. Locally a batch is written once, and a message that was not acked before a restart comes again. A batch with
@@ -157,8 +159,9 @@ class DeltaSink(Sink[Any]):
         assert self.message_type is not None
         encoded = batch_of(self.message_type, rows, str(self), native=self.native)
         there = _columns_of(self._table)
+        faults: list[RowError] = []
         columns = [
-            encoded.column(field.name).cast(field.type)
+            self._cast(encoded.column(field.name), field, faults)
             if field.name in encoded.schema.names
             else pa.nulls(len(rows), field.type)
             for field in there
@@ -167,10 +170,30 @@ class DeltaSink(Sink[Any]):
         lifted = {one.name for one in encoded.schema if one.metadata == LIFTED or "duration" in str(one.type)}
         schema = pa.schema([field.with_metadata(LIFTED) if field.name in lifted else field for field in there])
         table = pa.Table.from_arrays(columns, schema=schema)
-        faults = [fault for name in self._partitions for fault in self._faults_in(name, table.column(name))]
+        faults += [fault for name in self._partitions for fault in self._faults_in(name, table.column(name))]
         if faults:
-            raise SinkRowsError(str(self), sorted(faults, key=lambda fault: fault.position))
+            first = {fault.position: fault for fault in reversed(faults)}
+            raise SinkRowsError(str(self), [first[at] for at in sorted(first)])
         return table
+
+    def _cast(self, column: pa.Array[Any], field: pa.Field[Any], faults: list[RowError]) -> pa.Array[Any]:
+        """A column as the table has it; NULL, and a fault, for each row that it cannot hold as it is."""
+        import pyarrow as pa
+
+        try:
+            return column.cast(field.type)
+        except pa.ArrowInvalid:
+            pass
+        held: list[pa.Array[Any]] = []
+        for at in range(len(column)):
+            value = column.take(pa.array([at]))  # a slice would bring the items of all rows
+            try:
+                held.append(value.cast(field.type))
+            except pa.ArrowInvalid:
+                reason = f"{field.name}: no column of {field.type} holds this: {value[0]}"
+                faults.append(RowError(at, reason, "ValueError"))
+                held.append(pa.nulls(1, field.type))
+        return pa.concat_arrays(held)
 
     def _faults_in(self, name: str, column: pa.ChunkedArray[Any]) -> Iterator[RowError]:
         """The rows whose text cannot be the value of a partition."""
@@ -235,12 +258,36 @@ def _stored(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, kind(field.type), field.nullable) for field in schema])
 
 
+def _holds(there: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of the first type holds values of the second one exactly, but for those with too many digits."""
+    import pyarrow as pa
+
+    types = pa.types
+    if there == wanted:
+        return True
+    if types.is_decimal(wanted):
+        return types.is_decimal(there)
+    if types.is_signed_integer(wanted):
+        return types.is_signed_integer(there)
+    if isinstance(wanted, pa.StructType) and isinstance(there, pa.StructType):
+        pairs = zip(there.fields, wanted.fields, strict=False)
+        return len(there.fields) == len(wanted.fields) and all(
+            (one.name, one.nullable) == (other.name, other.nullable) and _holds(one.type, other.type)
+            for one, other in pairs
+        )
+    if isinstance(wanted, pa.MapType) and isinstance(there, pa.MapType):
+        return _holds(there.key_type, wanted.key_type) and _holds(there.item_type, wanted.item_type)
+    if types.is_list(wanted) and types.is_list(there):
+        return _holds(there.value_type, wanted.value_type)
+    return False
+
+
 def _misfits(wanted: pa.Schema, there: pa.Schema) -> list[Finding]:
     findings = []
     for field in wanted:
         if field.name not in there.names:
             findings.append(Finding(f"there is no column for the field {field.name!r}", expected=str(field.type)))
-        elif there.field(field.name).type != field.type:
+        elif not _holds(there.field(field.name).type, field.type):
             got = str(there.field(field.name).type)
             findings.append(
                 Finding(f"the column of the field {field.name!r} has another type", got=got, expected=str(field.type))
