@@ -30,6 +30,7 @@ __all__ = [
     "create_new",
     "damaged",
     "identity_of",
+    "is_for_now",
     "is_real_folder",
     "missing",
     "open_file",
@@ -58,7 +59,14 @@ DRAFT_NAME = re.compile(r"_.+\.\d+\.[0-9a-f]{8}")
 DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, UnicodeError)
 """What decoding raises for bytes that are not what was written: too deeply nested lists among them."""
 
+_FOR_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN})
+
 T = TypeVar("T")
+
+
+def is_for_now(error: BaseException | None) -> bool:
+    """Whether a file cannot be looked at for a while, and may be as it was: too many are open, its server is away."""
+    return isinstance(error, OSError) and error.errno in _FOR_NOW
 
 
 def sync_directory(directory: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tupletree.data.payloads import from_jsonable, lift
-from tupletree.durable import DECODE_ERRORS, open_file, private_folder, write_once
+from tupletree.durable import DECODE_ERRORS, is_for_now, open_file, private_folder, write_once
 from tupletree.errors import CheckpointError, ConfigError, Finding, ProcessingError
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import is_encodable, json_bytes
@@ -153,7 +153,7 @@ def letters_of(
 
 
 def _stored_letters(state_dir: Path, refuse: Callable[[CheckpointError], None]) -> Iterator[tuple[str, DeadLetter]]:
-    for path in sorted((state_dir / "dead").glob("[0-9]*.jsonl")):
+    for path in _letter_files(state_dir / "dead", refuse):
         number = 0
         try:
             with open_file(path) as lines:
@@ -170,6 +170,16 @@ def _stored_letters(state_dir: Path, refuse: Callable[[CheckpointError], None]) 
             )
             fault.__cause__ = error
             refuse(fault)
+
+
+def _letter_files(directory: Path, refuse: Callable[[CheckpointError], None]) -> list[Path]:
+    try:
+        return sorted(directory.glob("[0-9]*.jsonl"))
+    except OSError as error:
+        fault = CheckpointError("dead letters cannot be looked for", where=str(directory), got=str(error))
+        fault.__cause__ = error
+        refuse(fault)
+        return []
 
 
 class ReplayableLetters:
@@ -189,9 +199,23 @@ class ReplayableLetters:
         self._logger = logger
         self._said: set[str] = set()
 
-    def of(self, request: ReplayRequest) -> dict[str, tuple[DeadLetter, int, Any]]:
-        """Letter id → letter, spout task and value, of those that are still to be replayed."""
-        letters = letters_of(self._state_dir, lambda error: self._say("replays leave it out: %s", str(error)))
+    def of(self, request: ReplayRequest) -> dict[str, tuple[DeadLetter, int, Any]] | None:
+        """Letter id → letter, spout task and value, of those that are still to be replayed.
+
+        None: not all letters can be looked at now. To go on without them would lose them, or replay them twice.
+        """
+        away: list[CheckpointError] = []
+
+        def complain(error: CheckpointError) -> None:
+            if is_for_now(error.__cause__):
+                away.append(error)
+            else:
+                self._say("replays leave it out: %s", str(error))
+
+        letters = letters_of(self._state_dir, complain)
+        if away:
+            self._say("replays wait for it: %s", str(away[0]))
+            return None
         found: dict[str, tuple[DeadLetter, int, Any]] = {}
         for letter_id in request.letters:
             letter = letters.get(letter_id)

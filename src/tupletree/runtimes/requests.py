@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 
-from tupletree.durable import DECODE_ERRORS, is_real_folder, private_folder, read_file
+from tupletree.durable import DECODE_ERRORS, is_for_now, is_real_folder, private_folder, read_file
 from tupletree.errors import CheckpointError
 
 logger = logging.getLogger("tupletree.runtimes")
@@ -61,15 +62,26 @@ class RequestFolder(Generic[T]):
         self._stuck: set[str] = set()
 
     def read(self, complain: Callable[[CheckpointError], None]) -> dict[str, T]:
-        """The requests that wait, by id, oldest first; `complain` is called for files that are none."""
-        return self._read(lambda _, error: complain(error))
+        """The requests that wait, by id, oldest first; `complain` is called for files that are none or cannot be read.
+
+        The error has that of the file, or of the folder, as its cause.
+        """
+        try:
+            return self._read(self._files(), lambda _, error: complain(error))
+        except OSError as error:
+            complain(self._fault(self._path, error))
+            return {}
 
     def take(self) -> dict[str, T]:
         """The same, for the process of the run: a file that is none is moved aside, and the log names it.
 
-        At most `MAX_AT_A_TIME` files are looked at; the others wait for the next call.
+        At most `MAX_AT_A_TIME` files are looked at; the others wait for the next call. So does what cannot be read now.
         """
-        return self._read(self._move_aside, MAX_AT_A_TIME)
+        try:
+            return self._read(self._files()[:MAX_AT_A_TIME], self._move_aside)
+        except OSError as error:
+            logger.debug("requests cannot be looked for: %s", error)
+            return {}
 
     def path_of(self, request_id: str) -> Path:
         """The file of a request. Raises ValueError for an invalid id."""
@@ -82,37 +94,35 @@ class RequestFolder(Generic[T]):
         if is_real_folder(self._path):
             self.path_of(request_id).unlink(missing_ok=True)
 
-    def _read(self, refuse: Callable[[Path, CheckpointError], None], limit: int | None = None) -> dict[str, T]:
+    def _read(self, files: Sequence[Path], refuse: Callable[[Path, CheckpointError], None]) -> dict[str, T]:
         found: dict[str, T] = {}
-        for path in self._files()[:limit]:
+        for path in files:
             try:
                 found[path.name.removesuffix(SUFFIX)] = self._decode(path)
             except FileNotFoundError:
                 continue  # taken back
             except (OSError, ValueError, *DECODE_ERRORS) as error:
-                fault = CheckpointError(
-                    "this is not a request that can be read",
-                    where=str(path),
-                    got=str(error),
-                    next_step=self._next_step,
-                )
-                fault.__cause__ = error
-                refuse(path, fault)
+                refuse(path, self._fault(path, error))
         return found
 
+    def _fault(self, path: Path, error: Exception) -> CheckpointError:
+        fault = CheckpointError(
+            "this is not a request that can be read", where=str(path), got=str(error), next_step=self._next_step
+        )
+        fault.__cause__ = error
+        return fault
+
     def _files(self) -> list[Path]:
-        """Files whose names are those of requests, oldest first."""
+        """Files whose names are those of requests, oldest first. Raises OSError."""
         if not is_real_folder(self._path):
             return []
         entries = []
-        try:
-            with os.scandir(self._path) as scanned:
-                for entry in scanned:
-                    name = entry.name
-                    if name.endswith(SUFFIX) and not name.startswith("_") and name not in self._stuck:
+        with os.scandir(self._path) as scanned:
+            for entry in scanned:
+                name = entry.name
+                if name.endswith(SUFFIX) and not name.startswith("_") and name not in self._stuck:
+                    with suppress(FileNotFoundError):  # taken back
                         entries.append((entry.stat(follow_symlinks=False).st_mtime, name))
-        except OSError as error:
-            logger.debug("requests cannot be looked for: %s", error)
         return [self._path / name for _, name in sorted(entries)]
 
     def _decode(self, path: Path) -> T:
@@ -126,6 +136,8 @@ class RequestFolder(Generic[T]):
         return request
 
     def _move_aside(self, path: Path, fault: CheckpointError) -> None:
+        if is_for_now(fault.__cause__):
+            return
         target = self._path / REFUSED / path.name
         try:
             private_folder(target.parent)

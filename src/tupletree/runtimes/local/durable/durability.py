@@ -6,7 +6,7 @@ Owns when checkpoints begin and end within a run, and the requests of other proc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
@@ -218,14 +218,21 @@ class Durability:
         """Accept what was asked for while no process ran: an input that is over ends the run before anyone looks."""
         checkpoints.replayed += self._resumed.replays
         for request in self._inbox.take().values():
-            if request.id in self._resumed.replays:
-                carried_out(self._state_dir, request.id, list(self._replayable.of(request)))
+            letters = self._replayable.of(request)
+            if letters is None or self._is_carried_out(request, letters):
                 continue
-            for letter, task, value in self._replayable.of(request).values():
+            for letter, task, value in letters.values():
                 checkpoint = self.carried_over.spout_checkpoints.get(task)
                 if checkpoint is not None:
                     _bring_back(checkpoint.pending, task, letter, value, self._clock)
-            self._note_accepted(request, checkpoints)
+            self._note_accepted(request, letters, checkpoints)
+
+    def _is_carried_out(self, request: ReplayRequest, letters: Iterable[str]) -> bool:
+        """Whether a checkpoint of an earlier process has a request, which is taken out of the inbox then."""
+        is_stored = request.id in self._resumed.replays
+        if is_stored:
+            carried_out(self._state_dir, request.id, list(letters))
+        return is_stored
 
     def _look(self, assembly: Assembly, ask: Ask) -> None:
         """Accept new requests, and remove those that a checkpoint has."""
@@ -239,15 +246,18 @@ class Durability:
         for request in self._inbox.take().values():
             if request.id in self._accepted:
                 continue
-            for letter, task, value in self._replayable.of(request).values():
+            letters = self._replayable.of(request)
+            if letters is None or self._is_carried_out(request, letters):
+                continue
+            for letter, task, value in letters.values():
                 spout = assembly.machines[task]
                 pending: Pending = spout.pending  # type: ignore[attr-defined]  # it is the task of a spout
                 action = partial(_bring_back, pending, task, letter, value, self._clock)
                 ask(assembly.owners[task], action)
-            self._note_accepted(request, checkpoints)
+            self._note_accepted(request, letters, checkpoints)
 
-    def _note_accepted(self, request: ReplayRequest, checkpoints: Checkpoints) -> None:
-        self._accepted[request.id] = list(self._replayable.of(request))
+    def _note_accepted(self, request: ReplayRequest, letters: Iterable[str], checkpoints: Checkpoints) -> None:
+        self._accepted[request.id] = list(letters)
         checkpoints.replays.append(request.id)
 
     def _clear_stored(self) -> None:

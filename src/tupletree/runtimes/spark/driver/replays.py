@@ -55,8 +55,7 @@ class Replays:
                 if request.id in self._accounts.replays:
                     self._clear(request)
                 elif request.id not in self._accounts.accepted:
-                    self._accept(request)
-                    came = True
+                    came = self._accept(request) or came
         return came
 
     def clear_inbox(self) -> None:
@@ -65,19 +64,26 @@ class Replays:
             if request.id in self._accounts.replays:
                 self._clear(request)
 
-    def _accept(self, request: ReplayRequest) -> None:
+    def _accept(self, request: ReplayRequest) -> bool:
         accounts = self._accounts
-        for letter, task, value in self._replayable.of(request).values():
+        letters = self._replayable.of(request)
+        if letters is None:
+            return False  # later
+        for letter, task, value in letters.values():
             now_s, wall_s = self._clock.monotonic(), self._clock.wall()
             back = accounts.pending.replay(task, id_from_plain(letter.message_id), value, now_s, wall_s)
             if isinstance(back, RetryAt):
                 accounts.totals.dead -= 1
                 accounts.totals.replayed += 1
         accounts.accepted.append(request.id)
+        return True
 
     def _clear(self, request: ReplayRequest) -> None:
         """Move a request out of the inbox; letters that could not be replayed stay."""
-        carried_out(self._state_dir, request.id, list(self._replayable.of(request)))
+        letters = self._replayable.of(request)
+        if letters is None:
+            return  # later
+        carried_out(self._state_dir, request.id, list(letters))
         # It may be forgotten: if it came again, its letters would not be dead letters any more.
         self._accounts.replays.discard(request.id)
 
