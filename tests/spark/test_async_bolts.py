@@ -99,6 +99,34 @@ def test_one_object_delivered_twice_is_two_calls() -> None:
     assert [value.number for value in worked.outputs[0].values] == [6, 6]
 
 
+@pytest.mark.parametrize("limit_s", [None, 60.0])
+@pytest.mark.parametrize("at_a_time", [1, 3])
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_a_call_starts_and_that_ends_the_program_fails_at_most_its_tuple(
+    error: type[BaseException], at_a_time: int, limit_s: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ending() -> None:
+        raise error
+
+    @bolt(concurrency=at_a_time)
+    async def starts(item: Item) -> Item:
+        if item.number == 2:
+            await asyncio.ensure_future(ending())
+        if item.number == 3:
+            await asyncio.wait({asyncio.ensure_future(ending())})  # it does not look at what became of it
+        await busy.wait(2)
+        return item
+
+    task = task_of(starts, limit_s=limit_s)
+    worked = task.work(frame_of(1, 2, 3, 4))
+    again = task.work(frame_of(5))
+    task.close()
+    assert [value.number for value in worked.outputs[0].values] == [1, 3, 4]
+    assert [value.number for value in again.outputs[0].values] == [5]
+    assert [failure.error_type for failure in worked.failures.values()] == [error.__name__]
+    assert "the run goes on" in caplog.text
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit, StopAsyncIteration, TimeoutError])
 def test_whatever_a_call_raises_fails_only_its_own_tuple(error: type[BaseException]) -> None:
     @bolt(concurrency=3)

@@ -27,6 +27,7 @@ from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableErr
 from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.runtimes.requests import RequestFolder
 from tupletree.texts import json_bytes, moment_text
+from tupletree.threads import start_thread
 from tupletree.tracking.facts import Fact
 
 logger = logging.getLogger("tupletree.runtimes")
@@ -152,7 +153,7 @@ class RunControl:
             with contextlib.suppress(OSError):  # what is no file is none of ours, and is not read
                 left.unlink()
         self._write()
-        self._thread.start()
+        start_thread(self._thread)
 
     def finish(self, error: BaseException | None) -> None:
         """Write the last status: the run has ended, by this error if it failed. To be called before `wait` returns."""

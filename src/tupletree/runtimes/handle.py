@@ -21,6 +21,7 @@ from tupletree.runtimes.open_messages import OpenMessages
 from tupletree.runtimes.progress import ProgressRecord, Reporter, progress_file
 from tupletree.runtimes.rates import Rates
 from tupletree.runtimes.statefolder import StateFolder
+from tupletree.threads import start_thread
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.retry import RestartPolicy
 
@@ -67,7 +68,7 @@ class BaseRun(RunHandle):
         """Start the run's own thread, and those that tell of it."""
         self._run_control.begin()
         self.reports.begin()
-        self._thread.start()
+        start_thread(self._thread)
 
     @property
     def state_dir(self) -> Path:

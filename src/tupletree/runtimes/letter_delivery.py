@@ -25,6 +25,7 @@ from tupletree.runtimes.deadletters import read_letters, stored_numbers
 from tupletree.runtimes.instances import own_instance
 from tupletree.sinks.files import SinkRowsError
 from tupletree.sinks.jsonl import JsonLinesSink
+from tupletree.threads import start_thread
 from tupletree.topology.components import Sink, SinkBatch
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.outages import OutageWait, ShownOutage, shown_outages
@@ -97,8 +98,7 @@ class LetterDelivery:
             for number in stored_numbers(self._directory):
                 if number > told:
                     self.put(number)
-        self._thread = threading.Thread(target=self._main, name="tupletree-dead-letters", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(threading.Thread(target=self._main, name="tupletree-dead-letters", daemon=True))
         with self._changed:
             self._changed.wait_for(lambda: self._is_open or self._fault is not None)
         if self._fault is not None:

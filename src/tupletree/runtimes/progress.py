@@ -22,6 +22,7 @@ import msgspec
 
 from tupletree.config import Options
 from tupletree.texts import json_bytes
+from tupletree.threads import start_thread
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
 
@@ -176,7 +177,7 @@ class Reporter:
 
     def begin(self) -> None:
         """Start delivering."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def finish(self) -> None:
         """Deliver what is left. A listener that takes too long is not waited for."""

@@ -57,6 +57,11 @@ async def judge_async(payload: Any) -> Any:
     return judge(payload)
 
 
+async def judge_in_a_task(payload: Any) -> Any:
+    # Python closes who awaits a task that raised GeneratorExit, and no task may raise StopIteration.
+    return judge(payload) if payload["do"] in AS_RUNTIME_ERROR else await asyncio.create_task(judge_async(payload))
+
+
 class Batch(BatchAdapter[Any]):
     size = 4
     max_age_s = 0.05
@@ -119,7 +124,7 @@ class Async(Adapter[Any]):
         return AdapterResult(context.message.with_payload(judge(context.message.payload)))
 
 
-KINDS = ["judge", "judge_async", "Async", "Batch", "AsyncBatch", "TaskBatch", "Stateful", "Checked"]
+KINDS = ["judge", "judge_async", "judge_in_a_task", "Async", "Batch", "AsyncBatch", "TaskBatch", "Stateful", "Checked"]
 
 # What `check` raises fails all that is held, which on Spark is the whole epoch.
 RUNS = [*((one, on_local) for one in KINDS), *((one, in_process_spark) for one in KINDS if one != "Checked")]

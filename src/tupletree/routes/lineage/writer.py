@@ -16,6 +16,7 @@ from tupletree.errors import TupletreeError
 from tupletree.routes.lineage.rows import REST_S
 from tupletree.routes.lineage.stores import RecordStore
 from tupletree.routes.messages import CallRecord
+from tupletree.threads import start_thread
 
 CAPACITY = 100_000
 INTERVAL_S = 1.0
@@ -85,7 +86,7 @@ class LineageWriter:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"tupletree-{name}-{what}", daemon=True)
         if threaded:
-            self._thread.start()
+            start_thread(self._thread)
 
     @property
     def counts(self) -> Counts:

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tupletree.threads import start_thread
+
 R = TypeVar("R")
 _Job = Callable[[], None]
 
@@ -26,7 +28,11 @@ class DaemonThreads:
         self._is_closed = False
 
     async def run(self, function: Callable[..., R], *arguments: Any) -> R:
-        """The function's result. Cancelled, it is left to run on, and its result is dropped."""
+        """The function's result. Cancelled, it is left to run on, and its result is dropped.
+
+        Raises:
+            ConnectorError: there is no thread for it now.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         context = contextvars.copy_context()
@@ -59,7 +65,7 @@ class DaemonThreads:
             mailbox = self._idle.pop() if self._idle else None
         if mailbox is None:
             mailbox = queue.SimpleQueue()
-            threading.Thread(target=self._serve, args=(mailbox,), name=self._name, daemon=True).start()
+            start_thread(threading.Thread(target=self._serve, args=(mailbox,), name=self._name, daemon=True))
         mailbox.put(job)
 
     def _serve(self, mailbox: queue.SimpleQueue[_Job | None]) -> None:

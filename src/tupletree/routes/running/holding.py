@@ -29,6 +29,7 @@ from tupletree.routes.running.outcomes import (
     published,
     routed,
 )
+from tupletree.threads import run_until_complete
 from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
 
 
@@ -117,28 +118,16 @@ class AdapterBolt(HoldingBolt[Work]):
         return self._await(result) if inspect.isawaitable(result) else result
 
     def _await(self, awaitable: Any) -> Any:
-        """What an awaitable gives. What it raises, whatever that is, is raised here and not by the loop.
+        assert self._loop is not None, "a task is opened before it works"
+        return run_until_complete(self._loop, awaitable, self._tell_of_task)
 
-        SystemExit and KeyboardInterrupt leave a loop in the middle of what it does. A task that the adapter started may
-        raise them, too: that ends no call.
-        """
-        loop = self._loop
-        assert loop is not None, "a task is opened before it works"
-        task = loop.create_task(_heard(awaitable))
-        while not task.done():
-            try:
-                loop.run_until_complete(task)
-            except (SystemExit, KeyboardInterrupt):
-                self._logger.exception(
-                    "route %s: a task that adapter %s started raised an exception that would end the program; the run "
-                    "goes on",
-                    self._route.name,
-                    self._spec.name,
-                )
-        result, error = task.result()
-        if error is not None:
-            raise error
-        return result
+    def _tell_of_task(self, error: BaseException) -> None:
+        self._logger.error(
+            "route %s: a task that adapter %s started raised an exception that would end the program; the run goes on",
+            self._route.name,
+            self._spec.name,
+            exc_info=error,
+        )
 
     def _limited(
         self, members: Sequence[HeldMessage], batch: str, function: Callable[..., Any], *arguments: Any
@@ -334,7 +323,7 @@ def is_failure(error: BaseException) -> bool:
 
 
 async def _heard(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
-    """What it gives, or what it raises, as a value: see `AdapterBolt._await`."""
+    """What it gives, or what it raises, as a value: a loop ends in the middle of a task that raises SystemExit."""
     try:
         return await awaitable, None
     except BaseException as error:  # noqa: BLE001 - the adapter may raise anything

@@ -17,6 +17,7 @@ from tupletree.queues import Broker, Message, RefusedMessagesError, UnknownQueue
 from tupletree.queues.access import shut_out_is_outage
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Completed, Refusal
+from tupletree.threads import start_thread
 
 AGAIN_S = 1.0
 """How often a broker that is away is tried again."""
@@ -208,8 +209,8 @@ class Outgoing:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._serve, name="tupletree-routes-outgoing", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._serve, name="tupletree-routes-outgoing", daemon=True)
+                self._thread = start_thread(thread)
 
     def _serve(self) -> None:
         while not self._closing.wait(AGAIN_S):

@@ -12,8 +12,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import TimeoutError as StillWaiting
 from typing import Any
 
+from tupletree.errors import ConnectorError
 from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
+from tupletree.threads import start_thread
 
 logger = logging.getLogger("tupletree.local")
 
@@ -52,7 +54,10 @@ class CallRunner:
 
     def end(self, task: int, numbers: Sequence[int], call: AsyncCall) -> None:
         """Cancel these calls of a task, and run the ending when all of them have ended. See `Outbox.endings`."""
-        self._submit(self._end(task, numbers, call))
+        try:
+            self._submit(self._end(task, numbers, call))
+        except ConnectorError:  # none of its calls has had a thread, either
+            logger.exception("task %d: it cannot be closed", task)
 
     def look(self, now_s: float) -> None:
         """Log, once, a call that blocks the event loop. One thread calls this from time to time."""
@@ -113,11 +118,11 @@ class CallRunner:
     def _submit(self, coroutine: Coroutine[Any, Any, None]) -> None:
         with self._starting:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_for_ever, args=(self._loop,), name="tupletree-async", daemon=True
-                )
-                self._thread.start()
+                try:
+                    self._loop, self._thread = _started_loop()
+                except ConnectorError:
+                    coroutine.close()  # it would be told of as never awaited
+                    raise
             loop = self._loop
         self._due.append(coroutine)
         if not self._is_woken:
@@ -200,6 +205,17 @@ def _this_task() -> asyncio.Task[None]:
     task = asyncio.current_task()
     assert task is not None
     return task
+
+
+def _started_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    loop = asyncio.new_event_loop()
+    try:
+        return loop, start_thread(
+            threading.Thread(target=_run_for_ever, args=(loop,), name="tupletree-async", daemon=True)
+        )
+    except BaseException:
+        loop.close()
+        raise
 
 
 def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:

@@ -31,6 +31,7 @@ from tupletree.tasks.pace import SLICE_S
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.stalls import Stalls
+from tupletree.threads import start_thread
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.records import Acked, Died
@@ -172,8 +173,7 @@ class Executor(EffectSender):
 
     def launch(self) -> None:
         """Start the thread."""
-        self.thread = threading.Thread(target=self.run, name=f"tupletree-{self.name}", daemon=True)
-        self.thread.start()
+        self.thread = start_thread(threading.Thread(target=self.run, name=f"tupletree-{self.name}", daemon=True))
 
     def submit(self, action: Action[T]) -> Future[T]:
         """Call a function between two steps, on the executor's thread; its effects are carried out.

@@ -31,6 +31,7 @@ from tupletree.tasks.mail import Now
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.spouts.spout_journal import SpoutCut, Told
 from tupletree.texts import json_bytes
+from tupletree.threads import start_thread
 from tupletree.tracking.message_ids import id_from_key, plain_id
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.pending_log import WaitingRecord
@@ -263,8 +264,7 @@ class Checkpointer:
         if self._thread is None:
             self._ends.clear()
             self._deadline_s = None
-            self._thread = threading.Thread(target=self._main, name="tupletree-checkpoints", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(threading.Thread(target=self._main, name="tupletree-checkpoints", daemon=True))
 
     def end(self) -> None:
         """End the thread; no checkpoint is made after that."""

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from tupletree.runtimes.spark.settle.shutdown import Closing
+from tupletree.threads import start_thread
 
 logger = logging.getLogger("tupletree.spark")
 
@@ -95,8 +96,7 @@ class SinkThread(SinkCalls):
 
     def _do(self, job: Callable[[], T]) -> Future[T]:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._main, name="tupletree-sinks", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(threading.Thread(target=self._main, name="tupletree-sinks", daemon=True))
         future: Future[T] = Future()
         self._jobs.put((future, job))
         return future

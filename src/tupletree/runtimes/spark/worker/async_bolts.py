@@ -23,6 +23,7 @@ from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import Frame, Root, all_failed, roots_of
 from tupletree.errors import InternalError, ProcessingTimeoutError
 from tupletree.runtimes.spark.worker.pacing import Pacing
+from tupletree.threads import run_until_complete
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 ONE_AT_A_TIME = frozenset({"state", "collector", "context"})
@@ -125,7 +126,8 @@ class AsyncBoltTask(BoltTask):
             for task in left:
                 task.cancel()
             endings = {*left, loop.create_task(loop.shutdown_asyncgens())}
-            _, stuck = loop.run_until_complete(asyncio.wait(endings, timeout=PATIENCE_S))
+            ending = asyncio.wait(endings, timeout=PATIENCE_S)
+            _, stuck = run_until_complete(loop, ending, self._tell_of_task)
             if stuck:
                 logger.warning("%s: calls have not ended after they were cancelled: %s", self._name, stuck)
             loop.close()
@@ -221,7 +223,14 @@ class AsyncBoltTask(BoltTask):
 
     def _await(self, awaitable: Any) -> Any:
         assert self._loop is not None, "a task is opened before it works"
-        return self._loop.run_until_complete(awaitable)
+        return run_until_complete(self._loop, awaitable, self._tell_of_task)
+
+    def _tell_of_task(self, error: BaseException) -> None:
+        logger.error(
+            "%s: a task that an async call started raised an exception that would end the program; the run goes on",
+            self._name,
+            exc_info=error,
+        )
 
     def _call_now(self, *arguments: Any, **named: Any) -> Any:
         """In the place of the user's function: returns the result of its call, or makes the call."""
