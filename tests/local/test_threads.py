@@ -17,9 +17,9 @@ from tupletree.errors import ConnectorError
 from tupletree.routes import Adapter, AdapterResult, PipelineContext
 from tupletree.routes.adapters.contract import AdapterConfig
 from tupletree.routes.document.spec import AdapterSpec
+from tupletree.runtimes.threads import start_thread
 from tupletree.sinks import foreach
 from tupletree.sources import items
-from tupletree.threads import start_thread
 
 Refuse = Callable[[Callable[[str], bool]], None]
 

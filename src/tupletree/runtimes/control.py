@@ -26,8 +26,8 @@ from tupletree.durable import DECODE_ERRORS, is_real_folder, private_folder, rea
 from tupletree.errors import CheckpointError, ConfigError, RuntimeUnavailableError, TupletreeError
 from tupletree.runtimes.api import Progress, RunHandle
 from tupletree.runtimes.requests import RequestFolder
+from tupletree.runtimes.threads import start_thread
 from tupletree.texts import json_bytes, moment_text
-from tupletree.threads import start_thread
 from tupletree.tracking.facts import Fact
 
 logger = logging.getLogger("tupletree.runtimes")

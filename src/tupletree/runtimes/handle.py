@@ -21,7 +21,7 @@ from tupletree.runtimes.open_messages import OpenMessages
 from tupletree.runtimes.progress import ProgressRecord, Reporter, progress_file
 from tupletree.runtimes.rates import Rates
 from tupletree.runtimes.statefolder import StateFolder
-from tupletree.threads import start_thread
+from tupletree.runtimes.threads import start_thread
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.retry import RestartPolicy
 

@@ -23,9 +23,9 @@ from tupletree.durable import pack, private_folder, read_container, replace_file
 from tupletree.errors import CheckpointError, ConfigError, is_outage
 from tupletree.runtimes.deadletters import read_letters, stored_numbers
 from tupletree.runtimes.instances import own_instance
+from tupletree.runtimes.threads import start_thread
 from tupletree.sinks.files import SinkRowsError
 from tupletree.sinks.jsonl import JsonLinesSink
-from tupletree.threads import start_thread
 from tupletree.topology.components import Sink, SinkBatch
 from tupletree.topology.model import TopologySpec
 from tupletree.tracking.outages import OutageWait, ShownOutage, shown_outages

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import msgspec
 
 from tupletree.config import Options
+from tupletree.runtimes.threads import start_thread
 from tupletree.texts import json_bytes
-from tupletree.threads import start_thread
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.outages import ShownOutage
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tupletree.errors import RuntimeUnavailableError
-from tupletree.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,7 +179,8 @@ class _Watch:
         with self._lock:
             self._since_s[connection] = time.monotonic()
             if self._thread is None or not self._thread.is_alive():  # also in a process that was forked off
-                self._thread = start_thread(threading.Thread(target=self._look, name="tupletree-database", daemon=True))
+                self._thread = threading.Thread(target=self._look, name="tupletree-database", daemon=True)
+                self._thread.start()
 
     def end(self, connection: Any) -> None:
         """It is over."""

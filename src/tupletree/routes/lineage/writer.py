@@ -16,7 +16,7 @@ from tupletree.errors import TupletreeError
 from tupletree.routes.lineage.rows import REST_S
 from tupletree.routes.lineage.stores import RecordStore
 from tupletree.routes.messages import CallRecord
-from tupletree.threads import start_thread
+from tupletree.runtimes.threads import start_thread
 
 CAPACITY = 100_000
 INTERVAL_S = 1.0

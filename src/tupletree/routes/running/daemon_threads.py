@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tupletree.threads import start_thread
+from tupletree.runtimes.threads import start_thread
 
 R = TypeVar("R")
 _Job = Callable[[], None]

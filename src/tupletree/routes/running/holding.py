@@ -29,7 +29,7 @@ from tupletree.routes.running.outcomes import (
     published,
     routed,
 )
-from tupletree.threads import run_until_complete
+from tupletree.runtimes.threads import run_until_complete
 from tupletree.topology.components import Held, HoldingBolt, Release, TaskContext
 
 

@@ -17,7 +17,7 @@ from tupletree.queues import Broker, Message, RefusedMessagesError, UnknownQueue
 from tupletree.queues.access import shut_out_is_outage
 from tupletree.routes.ledger.ledger import Ledger
 from tupletree.routes.ledger.values import Completed, Refusal
-from tupletree.threads import start_thread
+from tupletree.runtimes.threads import start_thread
 
 AGAIN_S = 1.0
 """How often a broker that is away is tried again."""

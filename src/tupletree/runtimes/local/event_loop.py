@@ -13,9 +13,9 @@ from concurrent.futures import TimeoutError as StillWaiting
 from typing import Any
 
 from tupletree.errors import ConnectorError
+from tupletree.runtimes.threads import start_thread
 from tupletree.tasks.mail import Finished
 from tupletree.tasks.outbox import AsyncCall
-from tupletree.threads import start_thread
 
 logger = logging.getLogger("tupletree.local")
 

@@ -23,6 +23,7 @@ from tupletree.data.frames import Frame, roots_of
 from tupletree.runtimes.local.frame_queue import FrameQueue
 from tupletree.runtimes.local.letters import LetterWriter
 from tupletree.runtimes.local.ring import Ring
+from tupletree.runtimes.threads import start_thread
 from tupletree.tasks.bolt import BoltMachine, EffectSender
 from tupletree.tasks.machine import EmittingMachine, Machine
 from tupletree.tasks.mail import Mail, Now
@@ -31,7 +32,6 @@ from tupletree.tasks.pace import SLICE_S
 from tupletree.tasks.spout import SpoutMachine
 from tupletree.tasks.spouts.spout_buffer import SpoutCheckpoint
 from tupletree.tasks.stalls import Stalls
-from tupletree.threads import start_thread
 from tupletree.tracking.facts import Fact
 from tupletree.tracking.holds import Hold
 from tupletree.tracking.records import Acked, Died

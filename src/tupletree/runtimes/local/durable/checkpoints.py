@@ -26,12 +26,12 @@ from tupletree.routing.plan import Plan
 from tupletree.runtimes.local.assembly import Assembly, CarriedOver
 from tupletree.runtimes.local.durable.journal import Commit, Journal, Place, SpoutRow, StateRow
 from tupletree.runtimes.local.executor import Action, Executor
+from tupletree.runtimes.threads import start_thread
 from tupletree.state.cells import CLEARED
 from tupletree.tasks.mail import Now
 from tupletree.tasks.outbox import Outbox
 from tupletree.tasks.spouts.spout_journal import SpoutCut, Told
 from tupletree.texts import json_bytes
-from tupletree.threads import start_thread
 from tupletree.tracking.message_ids import id_from_key, plain_id
 from tupletree.tracking.outages import OutageWait
 from tupletree.tracking.pending_log import WaitingRecord

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from tupletree.runtimes.spark.settle.shutdown import Closing
-from tupletree.threads import start_thread
+from tupletree.runtimes.threads import start_thread
 
 logger = logging.getLogger("tupletree.spark")
 

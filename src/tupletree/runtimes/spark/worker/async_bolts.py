@@ -23,7 +23,7 @@ from tupletree.bolts.plain import BoltTask
 from tupletree.data.frames import Frame, Root, all_failed, roots_of
 from tupletree.errors import InternalError, ProcessingTimeoutError
 from tupletree.runtimes.spark.worker.pacing import Pacing
-from tupletree.threads import run_until_complete
+from tupletree.runtimes.threads import run_until_complete
 from tupletree.topology.model import BoltSpec, ComponentSpec
 
 ONE_AT_A_TIME = frozenset({"state", "collector", "context"})
