@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import UUID
 
 import duckdb
@@ -205,6 +205,40 @@ def test_json_and_names_of_members_come_back_wherever_they_are(tmp_path: Path) -
     for source in sources:
         source.open(Place())
         assert [row for split in source.plan(10, 1 << 20) for row in read_split(source, split)] == MIXED
+
+
+class Refused(msgspec.Struct, frozen=True):
+    number: int
+    either: int | str
+    colours: list[Colour]
+    took: timedelta
+    node: Node
+    refuses: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.refuses and self.number < 0:
+            raise ValueError("it is not above 0")
+
+
+def test_a_row_that_its_class_refused_is_the_same_where_it_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Refused, "refuses", False)
+    values = [Refused(-1, "7", [Colour.RED], TOOK, Node("a", Node("b"))), Refused(-2, 7, [], TOOK, Node("a"))]
+    for sink in (
+        parquet(tmp_path / "files", native=True),
+        delta(tmp_path / "table", message_type=Refused, native=True),
+    ):
+        sink.open(TaskPlace("t", "out", 1, 0, 1, input_types=(Refused,)))
+        sink.write(SinkBatch("1", values))
+    sources: list[Any] = [parquet_rows(tmp_path / "files", message_type=Refused)]
+    sources.append(delta_rows(tmp_path / "table", message_type=Refused))
+    for source in sources:
+        source.open(Place())
+        monkeypatch.setattr(Refused, "refuses", True)
+        refused = [row for split in source.plan(10, 1 << 20) for row in read_split(source, split)]
+        monkeypatch.setattr(Refused, "refuses", False)
+        assert [source.value_of(row.payload) for row in refused] == values
 
 
 class Took(msgspec.Struct, frozen=True):

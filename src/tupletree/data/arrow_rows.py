@@ -9,18 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Generic, TypeVar
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
 
 from tupletree.data.codec import ArrowCodec
-from tupletree.data.native_columns import LIFTED, lift_of
+from tupletree.data.native_columns import is_lifted, lift_of
 from tupletree.errors import UnusableDataError
 from tupletree.topology import hints
 from tupletree.topology.streams import Schema
 
 T = TypeVar("T")
+
+_KEPT = (bytes, bytearray, date, datetime, time, timedelta, Decimal, UUID)
+"""Types that Arrow takes as they are."""
 
 
 class ArrowRows(Generic[T]):
@@ -87,6 +93,16 @@ class ArrowRows(Generic[T]):
                 "a row does not fit its class", where=name, got=got, expected="values that it takes"
             ) from error
 
+    def as_read(self, name: str, field: pa.Field[Any], item: Any) -> Any:
+        """What `python_values` has shown, as `one` needs it: without what only the field's metadata says.
+
+        Raises whatever the class's own code does, or a value that is not as the metadata says.
+        """
+        if name not in self.schema.fields or not is_lifted(field):
+            return item
+        lifted = lift_of(self.schema.fields[name], self.schema.cls)(item)
+        return msgspec.to_builtins(lifted, builtin_types=_KEPT)
+
     def one(self, items: Mapping[str, Any]) -> T:
         """The message of a row that `python_values` has shown. Raises UnusableDataError, as `all`; ArrowException."""
         columns: list[pa.Array[Any]] = [pa.array([item]) for item in items.values()]
@@ -107,7 +123,7 @@ class ArrowRows(Generic[T]):
             if isinstance(array.type, pa.DictionaryType):
                 array = array.cast(array.type.value_type)
             field: pa.Field[Any] = batch.schema.field(name)
-            if LIFTED.items() <= (field.metadata or {}).items():
+            if is_lifted(field):
                 return _converted(array, annotation, lift_of(annotation, self.schema.cls))
             if self._codec.takes(name, array.type):
                 return self._codec.items_of(name, array.cast(self._codec.arrow_schema.field(name).type))

@@ -123,6 +123,11 @@ class NativeColumns:
         return sorted(found.items())
 
 
+def is_lifted(field: pa.Field[Any]) -> bool:
+    """Whether a field has `LIFTED`."""
+    return LIFTED.items() <= (field.metadata or {}).items()
+
+
 def lift_of(annotation: Any, cls: type) -> Callable[[Any], Any]:
     """For a field of `cls`, whose column has `LIFTED`: item as Python has it → what msgspec makes the value of."""
     return _native(annotation, frozenset({cls})).again

@@ -193,7 +193,7 @@ def values_of(message_type: type, part: pa.RecordBatch | Damaged, split: Split, 
         return
     for at, value in enumerate(rows_of(message_type).each(part), index):
         if isinstance(value, UnusableDataError):
-            yield Reject(_shown(part, at - index), split.message_id(at), _reason_of(value))
+            yield Reject(_shown(rows_of(message_type), part, at - index), split.message_id(at), _reason_of(value))
         else:
             yield value
 
@@ -217,9 +217,13 @@ def _reason_of(error: UnusableDataError) -> str:
     return f"{finding.where}: got {finding.got}, expected {finding.expected}"
 
 
-def _shown(batch: pa.RecordBatch, row: int) -> bytes:
+def _shown(rows: ArrowRows[Any], batch: pa.RecordBatch, row: int) -> bytes:
     """A row as JSON; of a value that no object of Python holds, what it is made of."""
-    shown = {name: _item(batch.column(at).slice(row, 1)) for at, name in enumerate(batch.schema.names)}
+    shown = {}
+    for at, field in enumerate(batch.schema):
+        shown[field.name] = item = _item(batch.column(at).slice(row, 1))
+        with suppress(Exception):  # of the class's own code; then it is shown as it is written
+            shown[field.name] = rows.as_read(field.name, field, item)
     return msgspec.json.encode(to_jsonable(shown))
 
 
