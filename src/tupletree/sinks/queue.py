@@ -18,6 +18,7 @@ from tupletree.queues.contract import RefusedMessagesError, UnknownQueueError
 from tupletree.queues.messages import DEFAULT_CONTENT_TYPE, Message
 from tupletree.queues.registry import check_url, open_queue
 from tupletree.sinks.files import RowError, SinkRowsError
+from tupletree.texts import text_by
 from tupletree.topology.components import Sink, SinkBatch, SinkContext
 
 T = TypeVar("T")
@@ -90,8 +91,9 @@ class QueueSink(Sink[T], Generic[T]):
         for position, row in enumerate(batch.rows):
             try:
                 messages.append(self._message(row, f"{batch.id}/{position}"))
-            except Exception as error:  # noqa: BLE001 - the user's functions; such a row must not stop the others
-                refused.append(RowError(position, f"{type(error).__name__}: {error}", type(error).__name__))
+            except BaseException as error:  # noqa: BLE001 - the user's functions; such a row must not stop the others
+                reason = f"{type(error).__name__}: {text_by(str, error)}"
+                refused.append(RowError(position, reason, type(error).__name__))
         if refused:
             raise SinkRowsError(self._where, refused)
         try:

@@ -405,7 +405,7 @@ class SinkMachine(Machine):
                 self.sink.write(SinkBatch(batch.id, batch.rows, prefix, number, self._run, made, ids))
             except SinkRowsError as error:
                 self._leave_out(error, batch, out)
-            except Exception as error:
+            except BaseException as error:  # SystemExit, too, is a fault of the user's code here
                 if self.place.takes_as_outage(error):
                     raise
                 failure = self._fail.of(batch.rows[0], error, FailureKind.PUBLISH)
