@@ -15,6 +15,7 @@ from tupletree.errors import ConnectorError
 from tupletree.queues import Delivery
 from tupletree.queues.sqlite import SqliteBroker
 from tupletree.routes import Adapter, AdapterResult, PipelineContext, Work
+from tupletree.routes.ledger import Ledger
 from tupletree.routes.running.queue_spout import QueueSpout
 
 
@@ -65,6 +66,31 @@ def test_leases_are_extended_again_after_an_unexpected_error(tmp_path: Path, mon
         begun = run.execute({"fails": False}, route="one")
         until(lambda: len(calls) > 1)
         Slow.may_end.set()
+        assert begun.wait(HANG_S).state == "completed"
+
+
+def test_leases_are_extended_while_the_ledger_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extended: list[object] = []
+    asked, is_back = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> frozenset[str]:
+        asked.set()
+        assert is_back.wait(HANG_S)
+        return frozenset()
+
+    monkeypatch.setattr(SqliteBroker, "extend", lambda *arguments: extended.append(arguments))
+    monkeypatch.setattr(Ledger, "cancelled", hang)
+    Slow.calls.clear()
+    Slow.may_end.clear()
+    with pipeline(tmp_path, route("one", adapter(Slow), lease_seconds=0.1)).run() as run:
+        begun = run.execute({"fails": False}, route="one")
+        try:
+            assert asked.wait(HANG_S)
+            before = len(extended)
+            until(lambda: len(extended) > before + 3)
+        finally:
+            is_back.set()
+            Slow.may_end.set()
         assert begun.wait(HANG_S).state == "completed"
 
 

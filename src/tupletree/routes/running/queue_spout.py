@@ -34,6 +34,9 @@ CANCEL_S = 1.0
 OUTBOX_S = 2.0
 """How often the outbox is looked at for what others left."""
 
+TELL_S = 60.0
+"""What cannot be done for long is told so often."""
+
 NO_ATTEMPT = frozenset({FailureKind.STOPPED, FailureKind.LOST})
 """What is no failure of the message: the run stopped, or lost track of it."""
 
@@ -211,33 +214,58 @@ class QueueSpout(AsyncSpout[Work]):
         self._wake.set()
 
     async def _keep(self) -> None:
-        """Extend the leases of what is out, look for cancelled executions, and tell the ledger what adapters hold."""
+        """Extend leases, and ask the ledger, beside each other: a ledger that is away must not let leases end."""
+        await asyncio.gather(self._keep_leases(), self._keep_asking())
+
+    async def _keep_leases(self) -> None:
+        """Extend the leases of what is out."""
         lease_s = self._route.lease_seconds
-        extended_s = drained_s = self._loop.time()
-        drains = self._run.routes[0] is self._route  # one spout does it for all
-        told_held: frozenset[str] = frozenset()
+        extended_s, told_s = self._loop.time(), -TELL_S
         while True:
             await asyncio.sleep(min(CANCEL_S, lease_s * KEEP_PART))
-            executions = [one for work in self._works.values() for one in work.messages[0].executions]
+            now_s = self._loop.time()
+            if not self._out or now_s - extended_s < lease_s * KEEP_PART:
+                continue
+            try:
+                handles = [one.handle for one in self._out.values()]
+                await asyncio.to_thread(self._services.extend, self._route, handles)
+                extended_s = now_s  # only if it went well: otherwise it is tried again at the next look
+            except ConnectorError as error:
+                if now_s - told_s >= TELL_S:
+                    told_s = now_s
+                    logger.warning("route %s: leases cannot be extended now: %s", self._route.name, error.what)
+            except Exception:
+                # Ended, it would let every lease of the route end.
+                logger.exception("route %s: leases cannot be extended now", self._route.name)
+
+    async def _keep_asking(self) -> None:
+        """Look for cancelled executions, and for what others left in the outbox; tell the ledger what adapters hold."""
+        drained_s = self._loop.time()
+        drains = self._run.routes[0] is self._route  # one spout does it for all
+        told_held: frozenset[str] = frozenset()
+        told_s = -TELL_S
+        while True:
+            await asyncio.sleep(min(CANCEL_S, self._route.lease_seconds * KEEP_PART))
             try:
                 if drains and self._loop.time() - drained_s >= OUTBOX_S:
                     drained_s = self._loop.time()
                     await asyncio.to_thread(self._services.drain_old_outbox)
                 if not self._out:
                     continue
+                executions = [one for work in self._works.values() for one in work.messages[0].executions]
                 if executions:
                     await asyncio.to_thread(self._services.look_for_cancelled, self._route.name, executions)
-                if self._loop.time() - extended_s >= lease_s * KEEP_PART:
-                    now_s = self._loop.time()
-                    handles = [one.handle for one in self._out.values()]
-                    await asyncio.to_thread(self._services.extend, self._route, handles)
-                    extended_s = now_s  # only if it went well: otherwise it is tried again at the next look
                 held = self._services.gates.held(self._route.name)
                 if new := held - told_held:
                     await asyncio.to_thread(self._services.ledger.hold, sorted(new))  # for people who look
                 told_held = held
             except ConnectorError as error:
-                logger.warning("route %s: leases cannot be extended now: %s", self._route.name, error.what)
+                if self._loop.time() - told_s >= TELL_S:
+                    told_s = self._loop.time()
+                    logger.warning(
+                        "route %s: the ledger cannot be asked for cancelled executions now: %s",
+                        self._route.name,
+                        error.what,
+                    )
             except Exception:
-                # Ended, it would let every lease of the route end.
-                logger.exception("route %s: leases cannot be extended now", self._route.name)
+                logger.exception("route %s: the ledger cannot be asked for cancelled executions", self._route.name)

@@ -400,11 +400,12 @@ class Services:
         return any(execution in of_route for of_route in [*self._cancelled.values()])
 
     def look_for_cancelled(self, route: str, executions: Iterable[str]) -> None:
-        """Ask the ledger which of these, that a route works, were cancelled."""
-        try:
-            self._cancelled[route] = frozenset(self.ledger.cancelled([*dict.fromkeys(executions)]))
-        except ConnectorError as error:
-            logger.warning("whether executions are cancelled cannot be told now: %s", error.what)
+        """Ask the ledger which of these, that a route works, were cancelled.
+
+        Raises:
+            ConnectorError: it cannot be asked now; what is known of them stays.
+        """
+        self._cancelled[route] = frozenset(self.ledger.cancelled([*dict.fromkeys(executions)]))
 
 
 def _call(listener: Callable[[Completed], None], completed: Completed) -> None:
