@@ -144,7 +144,10 @@ WRONG: list[tuple[Callable[[pa.RecordBatch], Any], str]] = [
     (lambda batch: batch["text"], "pyarrow.RecordBatch"),
     (lambda batch: [1], "pyarrow.RecordBatch"),
     (lambda batch: batch.rename_columns(["other"]), "does not fit"),
-    (lambda batch: pa.RecordBatch.from_pydict({"text": pa.array([None] * batch.num_rows, pa.string())}), "nulls"),
+    (
+        lambda batch: pa.RecordBatch.from_pydict({"text": pa.array([None] * batch.num_rows, pa.string())}),
+        "null in text",
+    ),
     (lambda batch: pa.RecordBatch.from_pydict({"text": pa.array([[1]] * batch.num_rows)}), "does not fit"),
     (lambda batch: Anchored(batch, [0] * (batch.num_rows + 1)), "rows of an Anchored"),
     (lambda batch: Anchored(batch, [-1] * batch.num_rows), "rows of an Anchored"),

@@ -429,3 +429,21 @@ def test_a_topology_reads_one_queue_and_writes_another(kafka: KafkaCluster, tmp_
     priced_from_one_queue_into_another(
         lambda name: f"{kafka.url}?queue={name}&partitions=3&session_s=2", tmp_path, runner
     )
+
+
+class Impatient(Consumer):
+    """Its offsets are never there in time."""
+
+    def committed(self, partitions: list[TopicPartition], timeout: float = 0.0) -> list[TopicPartition]:
+        assert timeout > 0
+        return super().committed(partitions, timeout=0.0)
+
+
+def test_partitions_whose_offsets_do_not_come_in_time_are_an_outage(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What leaves a callback came out of `poll` as what is no exception, ended the thread, and was told nobody."""
+    monkeypatch.setattr("tupletree.queues.kafka.client.Consumer", Impatient)
+    with open_queue(f"{kafka.url}?queue=impatient&{ONE}") as queue, pytest.raises(ConnectorError, match="imed out"):
+        until(lambda: queue.lease(1, wait_s=0.1))
+    assert not [one for one in threading.enumerate() if one.name.startswith("tupletree-kafka-impatient")]

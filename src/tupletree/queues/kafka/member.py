@@ -15,8 +15,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
@@ -273,7 +273,7 @@ class Member:
             self._fail(ConnectorError(f"the consumer of topic {self.topic} ended: {error}"))
         finally:
             self._is_closing = True
-            with suppress(KafkaException):
+            with suppress(KafkaException, ConnectorError):
                 self._consumer.close()
             with self.changed:
                 self._drop([*self._parts.values()])
@@ -365,7 +365,19 @@ class Member:
 
     # --- partitions come and go, in calls that `poll` makes -------------------------------------------------------
 
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        """For callbacks: a KafkaException that leaves one comes out of `poll` as a KafkaError, which none catches."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self._client.error(error.args[0]) from error
+
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        with self._as_ours():
+            self._take_over(consumer, partitions)
+
+    def _take_over(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         timeout_s = self._client.server.timeout_s
         came = []
         for one in consumer.committed(partitions, timeout=timeout_s) if partitions else ():
@@ -401,13 +413,15 @@ class Member:
                 self.changed.wait(BUSY_POLL_S)
                 self._end_leases(time.monotonic())
             self._drop(leaving)
-        consumer.incremental_unassign(partitions)
+        with self._as_ours():
+            consumer.incremental_unassign(partitions)
 
     def _drop_all(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """This member was taken for gone: others have its partitions already."""
         with self.changed:
             self._drop([self._parts[one.partition] for one in partitions if one.partition in self._parts])
-        consumer.incremental_unassign(partitions)
+        with self._as_ours():
+            consumer.incremental_unassign(partitions)
 
     def _drop(self, parts: Iterable[AssignedPartition]) -> None:
         gone = {part.number for part in parts}
