@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from tests.simulator.protocol import KINDS, BrokenRuleError, simulate
 from tests.simulator.script import Leased
 from tupletree.errors import TupletreeError
+from tupletree.runtimes import crash_points
 from tupletree.runtimes.spark.driver import retention
 from tupletree.runtimes.spark.driver.loop import Loop, LoopEvents
 from tupletree.runtimes.spark.driver.retention import sweep_orphans
@@ -128,6 +130,27 @@ def test_a_seed_gives_the_same_run_again(place: Path) -> None:
         one, other = (simulate(seed, made(place / str(number) / str(seed))) for number in range(2))
         assert one.counts == other.counts
         assert one.chance.random() == other.chance.random()
+
+
+def test_what_other_threads_do_meanwhile_is_not_in_a_run(place: Path) -> None:
+    """A run that another test left wrote its status, whose draft has a drawn name: seeds gave other runs then."""
+    is_over, asked = threading.Event(), Counter[str]()
+
+    def write() -> None:
+        while not is_over.is_set():
+            asked["names"] += len(os.urandom(1))
+            crash_points.crash_point("settle.after_run")
+
+    alone = simulate(0, made(place / "alone"))
+    other = threading.Thread(target=write)
+    other.start()
+    try:
+        beside = simulate(0, made(place / "beside"))
+    finally:
+        is_over.set()
+        other.join()
+    assert asked["names"] > 0
+    assert (alone.counts, alone.chance.random()) == (beside.counts, beside.chance.random())
 
 
 def caught(place: Path, kind: str = "") -> str:

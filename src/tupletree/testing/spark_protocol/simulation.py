@@ -9,6 +9,7 @@ judge: the caller is asked at each `Moment`.
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -36,6 +37,7 @@ from tupletree.topology.builder import Topology
 from tupletree.topology.changes.upgrades import Words
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 MAX_STEPS = 6_000
 WALL_S = 1_700_000_000.0
@@ -118,8 +120,9 @@ class ProtocolSimulation:
             begin: another run after one that has ended: what is done in between, without a crash.
         """
         on_reached, urandom = crash_points.on_reached, os.urandom
-        crash_points.on_reached = self.pass_by
-        os.urandom = self.chance.randbytes  # names are drawn from it, and their order matters
+        # Of this thread alone: what other runs of the process do, in theirs, is none of this world's doings.
+        crash_points.on_reached = _in_this_thread(self.pass_by, on_reached or _pass)
+        os.urandom = _in_this_thread(self.chance.randbytes, urandom)  # names are drawn from it, and their order matters
         try:
             with self._disk:
                 if begin is not None:
@@ -348,3 +351,17 @@ class _InlineCalls:
     def close(self, jobs: Sequence[Callable[[], None]]) -> None:
         for job in jobs:
             job()
+
+
+def _pass(_point: str) -> None:
+    """No crash."""
+
+
+def _in_this_thread(ours: Callable[[T], R], theirs: Callable[[T], R]) -> Callable[[T], R]:
+    """A function that is `ours` in this thread and `theirs` in all others."""
+    own = threading.get_ident()
+
+    def called(given: T) -> R:
+        return ours(given) if threading.get_ident() == own else theirs(given)
+
+    return called
