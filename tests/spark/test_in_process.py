@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.spark.counting import QUICK, SINKS, expected_rows, heard, rows_of, topology, write_text
+from tests.spark.crashing_in_process import crashing_at
 from tupletree.config import resolve_options
-from tupletree.errors import TupletreeError
 from tupletree.runtimes import crash_points
 from tupletree.runtimes.api import RunRequest, Summary
 from tupletree.runtimes.spark.driver.intake import Intake
@@ -23,10 +23,6 @@ from tupletree.testing.in_process import InProcessPlanRunner, start_in_process
 HANG_S = 30.0
 LINES = 34
 POISON = 2
-
-
-class Crash(BaseException):
-    """In the place of the end of the process."""
 
 
 def count(place: Path, partitions: int = 2, source: str = "file", **options: object) -> Summary:
@@ -54,23 +50,11 @@ def test_it_accounts_for_every_message_as_spark_does(tmp_path: Path, source: str
 @pytest.mark.parametrize("point", crash_points.CRASH_POINTS)
 @pytest.mark.parametrize(("passes", "source"), [(1, "file"), (2, "file"), (2, "parquet")])
 def test_after_a_crash_at_any_point_every_row_is_there_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, passes: int, source: str
+    tmp_path: Path, point: str, passes: int, source: str
 ) -> None:
     write_text(tmp_path, LINES)
-    met = 0
-
-    def reach(name: str) -> None:
-        nonlocal met
-        met += name == point
-        if name == point and met == passes:
-            raise Crash(name)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(crash_points, "on_reached", reach)
-        try:
-            count(tmp_path, source=source)
-        except (TupletreeError, Crash):
-            assert met == passes
+    with crashing_at(point, passes):
+        count(tmp_path, source=source)
     ended = count(tmp_path, partitions=3, source=source)
     assert (ended.acked, ended.dead, ended.open) == (LINES - POISON, POISON, 0)
     for sink in SINKS:

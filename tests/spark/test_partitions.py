@@ -14,9 +14,9 @@ import pytest
 
 from tests.spark.conftest import RunTopology
 from tests.spark.counting import QUICK, SOURCES, Count, count, split, stumble, write_text
+from tests.spark.crashing_in_process import crashing_at
 from tupletree import TaskContext, Topology, arrow_bolt, batch_bolt, bolt
 from tupletree.config import resolve_options
-from tupletree.errors import TupletreeError
 from tupletree.runtimes import crash_points, deadletters
 from tupletree.runtimes.api import RunRequest, Summary
 from tupletree.sinks import jsonl, parquet, read_rows
@@ -26,10 +26,6 @@ from tupletree.testing.in_process import start_in_process
 HANG_S = 60.0
 LINES = 34
 SPRING = date(2026, 3, 1)
-
-
-class Crash(BaseException):
-    """In the place of the end of the process."""
 
 
 class Visit(msgspec.Struct, frozen=True):
@@ -112,23 +108,11 @@ def test_every_row_is_in_its_folder_once_though_messages_fail_before_and_behind(
 @pytest.mark.parametrize("point", crash_points.CRASH_POINTS)
 @pytest.mark.parametrize(("passes", "is_held"), [(1, False), (3, False), (2, True)])
 def test_after_a_crash_at_any_point_every_row_is_in_its_folder_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, passes: int, is_held: bool
+    tmp_path: Path, point: str, passes: int, is_held: bool
 ) -> None:
     write_text(tmp_path, LINES)
-    met = 0
-
-    def reach(name: str) -> None:
-        nonlocal met
-        met += name == point
-        if name == point and met == passes:
-            raise Crash(name)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(crash_points, "on_reached", reach)
-        try:
-            run_in_process(topology(tmp_path, is_held=is_held), tmp_path)
-        except (TupletreeError, Crash):
-            assert met == passes
+    with crashing_at(point, passes):
+        run_in_process(topology(tmp_path, is_held=is_held), tmp_path)
     ended = run_in_process(topology(tmp_path, is_held=is_held), tmp_path, partitions=3)
     assert (ended.acked, ended.dead, ended.open) == (LINES - refused(tmp_path), refused(tmp_path), 0)
     check(tmp_path, is_held=is_held)
